@@ -230,7 +230,7 @@ impl<D: AofStorage> AofDirectory<D> {
     /// A system call failed.
     pub fn temporary_base(&self) -> io::Result<D::Temporary> {
         self.disk.create_folder()?;
-        self.disk.temporary(".base")
+        self.disk.create_temp_file(".base")
     }
 
     /// Installs `file`, which must be synced, as the new base.
@@ -261,7 +261,7 @@ impl<D: AofStorage> AofDirectory<D> {
 
     /// Writes a new file and renames it over the old manifest, so that one of them always exists.
     pub(crate) fn write_manifest(&self, text: &str) -> io::Result<()> {
-        let mut file = self.disk.temporary(".manifest")?;
+        let mut file = self.disk.create_temp_file(".manifest")?;
         file.write_all(text.as_bytes())?;
         self.disk.sync_temporary(&file)?;
         self.disk.rename(file, &self.manifest_name())?;

@@ -232,7 +232,7 @@ impl<B> AofDriver<B> {
         let end = LogEnd::of(log, wall);
         let machine = match position {
             StartPosition::NextSnapshot => AppendOnly::without_base(settings, manifest, now),
-            StartPosition::Base { db } => AppendOnly::after_base(settings, manifest, end, db, now),
+            StartPosition::Base { db } => AppendOnly::with_base(settings, manifest, end, db, now),
             StartPosition::Increment { bytes } => {
                 AppendOnly::continue_increment(settings, manifest, bytes, end, now)
             }

@@ -156,7 +156,7 @@ impl AppendOnly {
     /// Continues after the base of `manifest`, which has no increments and ends at the end of the log. The first
     /// operation creates an increment. `db` is the database selected by the master's stream.
     #[must_use]
-    pub(crate) fn after_base(
+    pub(crate) fn with_base(
         settings: AofSettings,
         manifest: Manifest,
         log: LogEnd,

@@ -541,7 +541,7 @@ fn behind_a_base(policy: FsyncPolicy) -> SimulatedServer {
         manifests: vec![Some(manifest.to_text())],
     };
     let settings = AofSettings { policy, name: FILE_NAME.to_owned(), ..AofSettings::default() };
-    server.machine = AppendOnly::after_base(settings, manifest, server.log_end(), 0, server.now);
+    server.machine = AppendOnly::with_base(settings, manifest, server.log_end(), 0, server.now);
     (server.file, server.acknowledged) = (None, None);
     server.send_event(AofEvent::Configured(AofSettings {
         policy,

@@ -47,7 +47,7 @@ pub struct Attempt {
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepResult {
     /// The step's action.
-    pub act: StepAction,
+    pub action: StepAction,
     /// The step's expected result.
     pub expectation: Expectation,
     /// The attempts in order.
@@ -60,7 +60,7 @@ impl StepResult {
     /// Returns whether the step ended as required. The next step depends on it.
     fn meets_expectation(&self) -> bool {
         let outcome = self.attempts.last().map(|attempt| &attempt.outcome);
-        match (&self.act, outcome, self.expectation.errors) {
+        match (&self.action, outcome, self.expectation.errors) {
             (StepAction::ExpectMessage { .. }, None, _) => self.message_arrived,
             (_, Some(Err(_)), _) | (_, Some(Ok(AdapterOutcome::Error(_))), ErrorPolicy::Forbidden) => false,
             (_, Some(Ok(AdapterOutcome::Unsupported(_))), _) => false,
@@ -211,7 +211,7 @@ impl ScenarioRunner<'_> {
 
     fn run_step(&mut self, act: &StepAction, expectation: &Expectation) -> StepResult {
         let mut played = StepResult {
-            act: act.clone(),
+            action: act.clone(),
             expectation: expectation.clone(),
             attempts: Vec::new(),
             message_arrived: false,

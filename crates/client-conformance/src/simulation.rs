@@ -433,7 +433,7 @@ impl ClusterSimulation {
             NodeEvent::ChangeAddress { node, to, .. } => {
                 let (Some(node), Some(to)) = (self.node(node), self.node(to)) else { return Vec::new() };
                 let mut actions = self.close_connections(ms, |at| at == node || at == to);
-                self.change_address(node, to);
+                self.move_node_to_address(node, to);
                 actions.extend([
                     ConnectionAction::ChangeConnectionHandling(node),
                     ConnectionAction::ChangeConnectionHandling(to),
@@ -486,7 +486,7 @@ impl ClusterSimulation {
     }
 
     /// Moves a node to the address of an absent node.
-    fn change_address(&mut self, from: NodeIndex, to: NodeIndex) {
+    fn move_node_to_address(&mut self, from: NodeIndex, to: NodeIndex) {
         self.epoch += 1;
         for owner in self.owners.iter_mut().filter(|owner| **owner == Some(from)) {
             *owner = Some(to);

@@ -116,7 +116,7 @@ fn check_early_end(run: &ScenarioRun, costs: &MeasuredCosts) -> Vec<Finding> {
     for played in &run.steps {
         for attempt in &played.attempts {
             if let Err(why) = &attempt.outcome {
-                let mut text = check_missing_answer(why, &describe_step(&played.act, &attempt.commands));
+                let mut text = check_missing_answer(why, &describe_step(&played.action, &attempt.commands));
                 if *why == AdapterFailure::TimedOut && costs.redirects > 50 {
                     text = format!("follows redirects endlessly: {} for one command", costs.redirects);
                 }
@@ -136,7 +136,7 @@ fn check_missing_answer(why: &AdapterFailure, what: &str) -> String {
 }
 
 fn check_step(played: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
-    if let StepAction::ExpectMessage { channel, .. } = &played.act {
+    if let StepAction::ExpectMessage { channel, .. } = &played.action {
         let broken = played.attempts.iter().any(|attempt| attempt.outcome.is_err());
         if played.message_arrived || broken {
             return Vec::new();
@@ -147,11 +147,16 @@ fn check_step(played: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
     let mut findings = Vec::new();
     for attempt in &played.attempts {
         if let Ok(AdapterOutcome::Ok(value)) = &attempt.outcome {
-            findings.extend(check_reply(played, value, &describe_step(&played.act, &attempt.commands), run));
+            findings.extend(check_reply(
+                played,
+                value,
+                &describe_step(&played.action, &attempt.commands),
+                run,
+            ));
         }
     }
     let Some(last) = played.attempts.last() else { return findings };
-    let what = describe_step(&played.act, &last.commands);
+    let what = describe_step(&played.action, &last.commands);
     match (&last.outcome, played.expectation.errors) {
         (Ok(AdapterOutcome::Unsupported(text)), _) => {
             findings.push(Finding::new(Grade::Unsupported, text.clone()));
@@ -162,7 +167,7 @@ fn check_step(played: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
             findings.push(Finding::new(Grade::Fails, format!("{what} fails{after}: {}", first_line(text))));
         }
         (Ok(AdapterOutcome::Ok(Value::Array(items))), ErrorPolicy::Forbidden)
-            if matches!(played.act, StepAction::Pipeline(_)) && items.iter().any(is_error_item) =>
+            if matches!(played.action, StepAction::Pipeline(_)) && items.iter().any(is_error_item) =>
         {
             let error = items.iter().find(|item| is_error_item(item)).map(|item| item["error"].to_string());
             let text = format!("{what} fails in part: {}", first_line(&error.unwrap_or_default()));
@@ -193,7 +198,7 @@ fn check_reply(played: &StepResult, value: &Value, what: &str, run: &ScenarioRun
             let commands = other.attempts.first().map(|attempt| attempt.commands.clone()).unwrap_or_default();
             format!(
                 "mixes up replies: {what} returns {value}, which is the reply to {}",
-                describe_step(&other.act, &commands)
+                describe_step(&other.action, &commands)
             )
         }
         None => format!("wrong reply: {what} must return {wanted}, not {value}"),

@@ -101,7 +101,7 @@ impl ParameterEffect {
 }
 
 /// Directives that are not parameters, with the reason why they are refused.
-const DIRECTIVES: &[(&str, &str)] = &[("loadmodule", "modules are not supported")];
+const UNSUPPORTED_DIRECTIVES: &[(&str, &str)] = &[("loadmodule", "modules are not supported")];
 
 /// Alternatives to parameters without effect.
 const ALTERNATIVES: &[(&[&str], &str)] = &[
@@ -180,7 +180,7 @@ pub(super) fn is_obsolete(directive: &str) -> bool {
 
 /// The reason why this directive is refused, if it is.
 pub(super) fn refusal_reason(directive: &str) -> Option<&'static str> {
-    let row = DIRECTIVES.iter().find(|(name, _)| name.eq_ignore_ascii_case(directive));
+    let row = UNSUPPORTED_DIRECTIVES.iter().find(|(name, _)| name.eq_ignore_ascii_case(directive));
     row.map(|(_, reason)| *reason)
 }
 

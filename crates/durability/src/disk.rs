@@ -76,7 +76,7 @@ impl Disk for SystemDisk {
         File::open(self.path_of(name))
     }
 
-    fn temporary(&self, suffix: &str) -> io::Result<NamedTempFile> {
+    fn create_temp_file(&self, suffix: &str) -> io::Result<NamedTempFile> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(TEMP_PREFIX).suffix(suffix).permissions(Permissions::from_mode(0o666));
         let file = builder.tempfile_in(&self.path)?;

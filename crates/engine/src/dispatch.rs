@@ -205,7 +205,7 @@ impl Dispatcher<'_> {
 
     #[inline]
     fn end_batch(self, session: &Session) {
-        session.end_turn();
+        session.end_requests();
         if self.engine.budget.is_checked_per_command() {
             // Before the reply is sent: this client may have freed memory for which others would be evicted.
             self.engine.clients.update_memory(session.client());

@@ -38,7 +38,7 @@ impl Garbage {
 }
 
 /// The callback that schedules [`LazyFreeQueue::free_all`].
-type FilledCallback = Box<dyn Fn() + Send + Sync>;
+type OnNonEmpty = Box<dyn Fn() + Send + Sync>;
 
 /// Values and tables waiting to be freed in the background.
 #[derive(Default)]
@@ -47,7 +47,7 @@ pub struct LazyFreeQueue {
     pending: AtomicUsize,
     pending_bytes: AtomicUsize,
     freed: AtomicU64,
-    filled_callback: OnceLock<FilledCallback>,
+    filled_callback: OnceLock<OnNonEmpty>,
 }
 
 impl fmt::Debug for LazyFreeQueue {

@@ -58,7 +58,7 @@ impl Monitors {
     pub fn end_key_sample(&self, settings: &Settings) -> KeySample {
         let clients = self.clients.write();
         settings.set_node_flag(NodeFlags::MONITORED, !clients.is_empty());
-        self.key_sampler.end()
+        self.key_sampler.finish()
     }
 
     /// Returns the number of monitoring clients.

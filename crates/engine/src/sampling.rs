@@ -33,7 +33,7 @@ impl KeySampler {
     }
 
     /// Ends the sample and returns its counts.
-    pub(crate) fn end(&self) -> KeySample {
+    pub(crate) fn finish(&self) -> KeySample {
         self.0.lock().take().unwrap_or_default()
     }
 
@@ -69,7 +69,7 @@ mod tests {
         sampler.count_key(b"a", 1);
         sampler.count_key(b"a", 1);
         sampler.count_key(&[b'x'; 1000], 2);
-        let sample = sampler.end();
+        let sample = sampler.finish();
         assert_eq!(sample.keys.get(&(b"a".to_vec(), 1)), Some(&2));
         assert_eq!(sample.keys.get(&(vec![b'x'; MAX_KEY_BYTES], 2)), Some(&1));
         assert_eq!((sample.keys.len(), sample.other_keys, sampler.is_sampling()), (2, 0, false));
@@ -83,7 +83,7 @@ mod tests {
             sampler.count_key(&number.to_le_bytes(), 0);
         }
         sampler.count_key(&0u32.to_le_bytes(), 0);
-        let sample = sampler.end();
+        let sample = sampler.finish();
         assert_eq!((sample.keys.len(), sample.other_keys), (MAX_KEYS, 10));
         assert_eq!(sample.keys.get(&(0u32.to_le_bytes().to_vec(), 0)), Some(&2));
     }

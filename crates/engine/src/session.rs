@@ -425,7 +425,7 @@ impl Session {
 
     /// Marks the session's requests as not running.
     #[inline]
-    pub(crate) fn end_turn(&self) {
+    pub(crate) fn end_requests(&self) {
         self.client().running_requests.end();
     }
 

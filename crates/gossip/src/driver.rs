@@ -108,7 +108,7 @@ impl ClusterDriver {
             self.held.drop_link(*link);
         }
         let StepInputs { replication, stream_events, first_write, config } = new;
-        let operator_waits = !stream_events.is_empty() || does_operator_wait(&input);
+        let operator_waits = !stream_events.is_empty() || is_operator_request(&input);
         let mut inputs: Vec<ClusterInput> = config.into_iter().map(ClusterInput::Configure).collect();
         inputs.extend(stream_events);
         inputs.extend(first_write.map(|at| ClusterInput::FirstWrite { at }));
@@ -218,7 +218,7 @@ impl ClusterDriver {
     }
 }
 
-fn does_operator_wait(input: &ClusterInput) -> bool {
+fn is_operator_request(input: &ClusterInput) -> bool {
     matches!(
         input,
         ClusterInput::Command { .. }

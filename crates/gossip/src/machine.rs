@@ -183,7 +183,7 @@ impl Gossip {
             }
             ClusterInput::Command { token, command } => return self.on_command(token, command),
             ClusterInput::ReplicasAcknowledged { token, held, keys_in_slot } => {
-                self.set_slots.on_acknowledged(token, held, keys_in_slot);
+                self.set_slots.record_acknowledgement(token, held, keys_in_slot);
                 return self.execute_set_slots();
             }
             ClusterInput::SlotChanged { slot, change } => {

@@ -214,7 +214,7 @@ mod tests {
     use crate::test_state::{TestCluster, id};
 
     const SERVES: Effect = Effect::Log(ClusterEvent::StateChanged { serving: true });
-    const STOPS: Effect = Effect::Log(ClusterEvent::StateChanged { serving: false });
+    const LOG_STOPPED_SERVING: Effect = Effect::Log(ClusterEvent::StateChanged { serving: false });
 
     /// Three masters that have just started, and replica 3 of master 1.
     fn cluster() -> (TestCluster, ServiceState) {
@@ -247,11 +247,11 @@ mod tests {
         cluster.fail(1);
         assert_eq!(update(&mut part, &mut cluster), []);
         cluster.pass(cluster.state.config().node_timeout);
-        assert_eq!(update(&mut part, &mut cluster).last(), Some(&STOPS));
+        assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STOPPED_SERVING));
         cluster.state.config_mut().require_full_coverage = false;
         assert_eq!(update(&mut part, &mut cluster).last(), Some(&SERVES));
         cluster.fail(2);
-        assert_eq!(update(&mut part, &mut cluster).last(), Some(&STOPS), "a minority");
+        assert_eq!(update(&mut part, &mut cluster).last(), Some(&LOG_STOPPED_SERVING), "a minority");
         assert!(is_in_minority(&cluster.state));
     }
 

@@ -112,7 +112,7 @@ impl SetSlotQueue {
     }
 
     /// Notes the result of an acknowledgement, with the number of keys that this node has in the slot now.
-    pub(crate) fn on_acknowledged(&mut self, token: u64, held: bool, keys_in_slot: u64) {
+    pub(crate) fn record_acknowledgement(&mut self, token: u64, held: bool, keys_in_slot: u64) {
         let entry = self.0.iter_mut().find(|(request, _)| request.confirm.token == token);
         let Some((request, progress)) = entry else { return };
         let resent = matches!(progress, Progress::Written { resent: true });
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(part.write_to_stream(&cluster.state, StreamState::Open).len(), 1);
         assert_eq!(part.write_to_stream(&cluster.state, StreamState::Open), []);
         assert!(part.is_pending(slot(0)) && part.pop_confirmed().is_none());
-        part.on_acknowledged(7, true, 0);
+        part.record_acknowledgement(7, true, 0);
         let confirmed = part.pop_confirmed().unwrap();
         let (result, effects) = confirmed.execute(&mut cluster.state);
         assert_eq!((result, effects), (Ok(()), vec![Effect::ConfigChanged]));
@@ -254,9 +254,9 @@ mod tests {
         part.start(&mut cluster.state, request(7, migrating()), StreamState::Open);
         part.start(&mut cluster.state, request(8, SlotChange::Stable), StreamState::Open);
         part.write_to_stream(&cluster.state, StreamState::Open);
-        part.on_acknowledged(8, true, 0);
+        part.record_acknowledgement(8, true, 0);
         assert!(part.pop_confirmed().is_none());
-        part.on_acknowledged(7, true, 0);
+        part.record_acknowledgement(7, true, 0);
         assert!(part.pop_confirmed().is_some() && part.pop_confirmed().is_some());
     }
 
@@ -266,8 +266,8 @@ mod tests {
         part.start(&mut cluster.state, request(7, migrating()), StreamState::Open);
         part.start(&mut cluster.state, request(8, SlotChange::Stable), StreamState::Open);
         part.write_to_stream(&cluster.state, StreamState::Open);
-        part.on_acknowledged(7, false, 0);
-        part.on_acknowledged(8, true, 0);
+        part.record_acknowledgement(7, false, 0);
+        part.record_acknowledgement(8, true, 0);
         let failed = part.pop_confirmed().unwrap();
         let (result, _) = failed.execute(&mut cluster.state);
         assert_eq!(result, Err(OperatorError::NoReplicas));

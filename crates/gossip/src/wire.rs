@@ -62,7 +62,7 @@ pub(crate) mod field_offset {
     pub(crate) const SENDER: usize = 40;
     pub(crate) const SLOTS: usize = 80;
     pub(crate) const REPLICA_OF: usize = 2128;
-    pub(crate) const IP: usize = 2168;
+    pub(crate) const IP_OFFSET: usize = 2168;
     pub(crate) const EXTENSIONS: usize = 2214;
     pub(crate) const OTHER_PORT: usize = 2246;
     pub(crate) const BUS_PORT: usize = 2248;

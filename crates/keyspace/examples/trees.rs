@@ -39,7 +39,7 @@ fn resident_bytes() -> usize {
 struct Times(Vec<(&'static str, f64)>);
 
 impl Times {
-    fn record(&mut self, name: &'static str, count: usize, mut step: impl FnMut()) {
+    fn measure_step(&mut self, name: &'static str, count: usize, mut step: impl FnMut()) {
         let start = cpu_time();
         step();
         let each = (cpu_time() - start) as f64 / count as f64;
@@ -58,14 +58,14 @@ fn measure_lists(times: &mut Times) {
     let (mut random, element) = (Random(7), [b'e'; 75]);
     let one = || std::iter::once(&element[..]);
     let mut place = table.list_create(&key, ListEnd::Tail, one(), LIMIT);
-    times.record("list: push at the tail", ELEMENTS, || {
+    times.measure_step("list: push at the tail", ELEMENTS, || {
         (1..ELEMENTS).for_each(|_| place = table.list_push(place, &key, ListEnd::Tail, one(), LIMIT));
     });
     let get = |table: &Table, index| table.list(place).and_then(|list| list.get(index)).is_some();
-    times.record("list: get", ELEMENTS, || {
+    times.measure_step("list: get", ELEMENTS, || {
         assert!((0..ELEMENTS).all(|_| get(table, random.below(ELEMENTS))));
     });
-    times.record("list: visit 100", ELEMENTS / 10, || {
+    times.measure_step("list: visit 100", ELEMENTS / 10, || {
         for _ in 0..ELEMENTS / 10 {
             let mut seen = 0;
             let Some(list) = table.list(place) else { continue };
@@ -76,12 +76,12 @@ fn measure_lists(times: &mut Times) {
             assert_eq!(seen, 100);
         }
     });
-    times.record("list: set", ELEMENTS, || {
+    times.measure_step("list: set", ELEMENTS, || {
         for _ in 0..ELEMENTS {
             place = table.list_set(place, &key, random.below(ELEMENTS), &element, LIMIT);
         }
     });
-    times.record("list: insert", ELEMENTS, || {
+    times.measure_step("list: insert", ELEMENTS, || {
         for _ in 0..ELEMENTS {
             place = table.list_insert(place, &key, random.below(ELEMENTS), &element, LIMIT);
         }
@@ -91,7 +91,7 @@ fn measure_lists(times: &mut Times) {
         ("list: pop at the tail", ListEnd::Tail, 1),
         ("list: pop ten", ListEnd::Head, 10),
     ] {
-        times.record(name, ELEMENTS / 2 / count, || {
+        times.measure_step(name, ELEMENTS / 2 / count, || {
             for _ in 0..ELEMENTS / 2 / count {
                 place = table.list_remove_ends(place, &key, end, count, LIMIT).0;
             }
@@ -107,18 +107,18 @@ fn measure_pending(times: &mut Times) {
     let Some(name) = group.name_of(b"one") else { return };
     let id = |number: usize| StreamId { millis: 1 + number as u64, sequence: 0 };
     let mut random = Random(9);
-    times.record("pending: assign", ELEMENTS, || {
+    times.measure_step("pending: assign", ELEMENTS, || {
         (0..ELEMENTS).for_each(|number| group.assign(id(number), &name, Millis(number as i64), 1));
     });
-    times.record("pending: find", ELEMENTS, || {
+    times.measure_step("pending: find", ELEMENTS, || {
         assert!((0..ELEMENTS).all(|_| group.pending(id(random.below(ELEMENTS))).is_some()));
     });
-    times.record("pending: assign again", ELEMENTS, || {
+    times.measure_step("pending: assign again", ELEMENTS, || {
         for _ in 0..ELEMENTS {
             group.assign(id(random.below(ELEMENTS)), &name, Millis(1), 2);
         }
     });
-    times.record("pending: acknowledge", ELEMENTS, || {
+    times.measure_step("pending: acknowledge", ELEMENTS, || {
         assert!((0..ELEMENTS).all(|number| group.acknowledge(id(number))));
     });
 }

@@ -305,8 +305,10 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Estimates the bytes freed by dropping the store, in O(1).
     pub(crate) fn estimated_bytes(&self) -> usize {
-        let extras =
-            self.extras.as_ref().map_or(0, |extras| size_of::<Extras<V>>() + extras.store.flat_bytes());
+        let extras = self
+            .extras
+            .as_ref()
+            .map_or(0, |extras| size_of::<Extras<V>>() + extras.store.bytes_without_pages());
         let index = self.len() * 64 / 10;
         size_of::<Self>()
             + (self.live_half_bytes as usize + self.dead_half_bytes as usize) * 2
@@ -333,7 +335,7 @@ impl<V: OverflowValue> Entries<V> {
         let NewValue { attributes, bytes, len } = content;
         let round_up_len =
             Header::entry_len(attributes.code, attributes.expiry.is_some(), key.bytes.len(), len);
-        let flat = self.extras.as_ref().map_or(0, |extras| extras.store.flat_bytes());
+        let flat = self.extras.as_ref().map_or(0, |extras| extras.store.bytes_without_pages());
         let fits = !V::may_outgrow_packed(attributes.code)
             || round_up_len <= MAX_ALWAYS_INLINE
             || round_up_len * MIN_STORE_RATIO <= self.live_bytes() + flat + round_up_len;

@@ -195,7 +195,7 @@ impl Index {
     #[inline]
     pub(crate) fn probable_reference(&self, hash: u64) -> Option<u32> {
         match self {
-            Self::Inline(few) => few.probable_reference(hash),
+            Self::Inline(few) => few.find_candidate(hash),
             Self::SingleSegment(segment) => segment.probable_reference(hash),
             Self::Directory(directory) => {
                 directory.segments[directory.map.segment_number(hash)].probable_reference(hash)

@@ -40,11 +40,11 @@ impl SlotGuards<'_> {
     #[inline]
     fn clear(&mut self) {
         if !self.0.is_empty() {
-            self.publish();
+            self.publish_and_unlock();
         }
     }
 
-    fn publish(&mut self) {
+    fn publish_and_unlock(&mut self) {
         // Publish gains first: a key that moves between slots is always visible in at least one of them.
         self.0.iter_mut().filter(|guard| guard.becomes_non_empty()).for_each(SlotGuard::publish);
         self.0.iter_mut().for_each(SlotGuard::publish);

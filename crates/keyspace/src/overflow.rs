@@ -187,7 +187,7 @@ impl<V: OverflowValue> Record<V> {
     }
 
     /// Accounted bytes, excluding a collection's pages.
-    fn flat_bytes(&self) -> usize {
+    fn bytes_without_pages(&self) -> usize {
         let value = match self.value.shape() {
             OverflowShape::Flat(bytes) => bytes.capacity(),
             OverflowShape::Collection(collection) => size_of_val(collection),
@@ -201,7 +201,7 @@ impl<V: OverflowValue> Record<V> {
             OverflowShape::Flat(_) => 0,
             OverflowShape::Collection(collection) => collection.held_bytes(),
         };
-        self.flat_bytes() + collection
+        self.bytes_without_pages() + collection
     }
 
     /// An independent copy.
@@ -249,7 +249,7 @@ impl<V: OverflowValue> Default for RecordStore<V> {
 
 impl<V: OverflowValue> RecordStore<V> {
     pub(crate) fn put(&mut self, record: Record<V>) -> u32 {
-        self.count(0, record.flat_bytes());
+        self.count(0, record.bytes_without_pages());
         self.collections += usize::from(record.is_collection());
         match self.free_numbers.pop() {
             Some(number) => {
@@ -305,7 +305,7 @@ impl<V: OverflowValue> RecordStore<V> {
     }
 
     /// Bytes of the records, excluding the pages of collections.
-    pub(crate) fn flat_bytes(&self) -> usize {
+    pub(crate) fn bytes_without_pages(&self) -> usize {
         self.flat
     }
 
@@ -317,9 +317,9 @@ impl<V: OverflowValue> RecordStore<V> {
     /// key themselves.
     pub(crate) fn set_key(&mut self, number: u32, key: &[u8]) {
         let record = self.record_mut(number);
-        let before = record.flat_bytes();
+        let before = record.bytes_without_pages();
         record.key = Some(key.into());
-        let after = record.flat_bytes();
+        let after = record.bytes_without_pages();
         self.count(before, after);
     }
 
@@ -327,7 +327,7 @@ impl<V: OverflowValue> RecordStore<V> {
     pub(crate) fn mark_snapshot_only(&mut self, number: u32) {
         let record = self.record_mut(number);
         if record.kept_bytes == 0 {
-            record.kept_bytes = record.flat_bytes();
+            record.kept_bytes = record.bytes_without_pages();
             count_snapshot_only(record.kept_bytes, 0);
         }
     }
@@ -340,7 +340,7 @@ impl<V: OverflowValue> RecordStore<V> {
             return None;
         }
         let record = self.record(number);
-        let (flat, collections) = (record.flat_bytes(), usize::from(record.is_collection()));
+        let (flat, collections) = (record.bytes_without_pages(), usize::from(record.is_collection()));
         count_snapshot_only(0, record.kept_bytes);
         self.count(flat, 0);
         self.collections -= collections;

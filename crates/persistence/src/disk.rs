@@ -43,7 +43,7 @@ pub trait Disk: Debug {
     fn read(&self, name: &str) -> io::Result<Self::Reader>;
 
     /// Creates an empty file under a temporary name that ends in `suffix`.
-    fn temporary(&self, suffix: &str) -> io::Result<Self::Temporary>;
+    fn create_temp_file(&self, suffix: &str) -> io::Result<Self::Temporary>;
 
     /// The temporary name.
     fn temporary_name(&self, file: &Self::Temporary) -> String;

@@ -27,7 +27,7 @@ impl<D: Disk> SnapshotFile<D> {
     /// # Errors
     /// The error of the operating system.
     pub fn begin_write(&self) -> io::Result<D::Temporary> {
-        self.disk.temporary(TEMP_SUFFIX)
+        self.disk.create_temp_file(TEMP_SUFFIX)
     }
 
     /// Makes a completely written file the current snapshot.

@@ -22,7 +22,7 @@ fn id(byte: u8) -> ReplId {
 
 /// Index of the main connection.
 const MAIN: usize = 0;
-const RDB: usize = 1;
+const RDB_CHANNEL: usize = 1;
 
 /// The master with the process around it. It accepts one connection of each kind at a time.
 struct MasterSide {
@@ -281,13 +281,14 @@ impl ReplicaSide {
         for action in out {
             match action {
                 ReplicaAction::Connect | ReplicaAction::RdbChannel(RdbChannelAction::Connect) => {
-                    self.wants_connection[if action == ReplicaAction::Connect { MAIN } else { RDB }] = true;
+                    self.wants_connection
+                        [if action == ReplicaAction::Connect { MAIN } else { RDB_CHANNEL }] = true;
                 }
                 ReplicaAction::Close(_) => self.connected = [false; 2],
-                ReplicaAction::RdbChannel(RdbChannelAction::Close) => self.connected[RDB] = false,
+                ReplicaAction::RdbChannel(RdbChannelAction::Close) => self.connected[RDB_CHANNEL] = false,
                 ReplicaAction::Send(bytes) => self.output[MAIN].extend_from_slice(&bytes),
                 ReplicaAction::RdbChannel(RdbChannelAction::Send(bytes)) => {
-                    self.output[RDB].extend_from_slice(&bytes);
+                    self.output[RDB_CHANNEL].extend_from_slice(&bytes);
                 }
                 ReplicaAction::BeginTransfer { .. } => self.snapshot.clear(),
                 ReplicaAction::Snapshot(bytes) => self.snapshot.extend_from_slice(&bytes),
@@ -385,7 +386,7 @@ impl Pair {
 
     fn cut_link(&mut self) {
         self.cut_channel(MAIN);
-        self.cut_channel(RDB);
+        self.cut_channel(RDB_CHANNEL);
     }
 
     fn cut_channel(&mut self, channel: usize) {
@@ -406,7 +407,7 @@ impl Pair {
         if self.replica.link_state_machine.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.replica.handle_event(now, replica::ReplicaEvent::Deadline);
         }
-        for channel in [MAIN, RDB] {
+        for channel in [MAIN, RDB_CHANNEL] {
             self.advance_channel(now, channel);
         }
     }
@@ -421,7 +422,7 @@ impl Pair {
             } else if channel == MAIN {
                 self.replica.handle_event(now, replica::ReplicaEvent::ConnectFailed { refused: true });
             } else {
-                self.replica.handle_event(now, closed(RDB));
+                self.replica.handle_event(now, closed(RDB_CHANNEL));
             }
         }
         while self.to_master[channel].front().is_some_and(|(at, _)| *at <= self.now) {
@@ -579,7 +580,7 @@ fn snapshot_that_arrives_before_the_main_channel_asks_is_enough() {
 
 #[test]
 fn losing_either_channel_at_any_moment_is_recovered() {
-    for channel in [MAIN, RDB] {
+    for channel in [MAIN, RDB_CHANNEL] {
         for moment in 0..280 {
             let mut pair = Pair::with_config(1000, true);
             pair.master.write(1);
@@ -619,7 +620,7 @@ proptest! {
                     pair.cut_link();
                     pair.master.log.change_id(id(names));
                 }
-                3 => pair.cut_channel(RDB),
+                3 => pair.cut_channel(RDB_CHANNEL),
                 _ => for _ in 0..millis / 10 {
                     number += 1;
                     pair.master.write(number);

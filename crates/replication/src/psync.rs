@@ -181,7 +181,7 @@ impl PeerProfile {
                     Ok(id) => self.node = Some(id),
                     Err(_) => return Err(ReplconfError::UnknownNode(value.to_vec())),
                 },
-                b"capa" => self.capability(value),
+                b"capa" => self.add_capability(value),
                 b"ack" => {
                     let synced = args.get(3).filter(|word| word.eq_ignore_ascii_case(b"fack"));
                     if synced.is_some() {
@@ -223,7 +223,7 @@ impl PeerProfile {
     }
 
     /// Records a capability. Unknown ones belong to later versions and are ignored.
-    fn capability(&mut self, name: &[u8]) {
+    fn add_capability(&mut self, name: &[u8]) {
         if name.eq_ignore_ascii_case(b"eof") {
             self.capabilities.has_eof = true;
         } else if name.eq_ignore_ascii_case(b"psync2") {

@@ -28,7 +28,7 @@ impl Master {
         let words = [
             "SENTINEL",
             "IS-MASTER-DOWN-BY-ADDR",
-            cx.shared.shown(host),
+            cx.shared.display_host(host),
             &port.to_string(),
             &epoch.to_string(),
             run_id,

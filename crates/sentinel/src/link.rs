@@ -95,7 +95,7 @@ pub(crate) struct Link {
     /// When the last PONG arrived, which shows that the instance serves and is not just loading.
     pub(crate) last_ready: Instant,
     /// When the last message on a hello link arrived.
-    pub(crate) heard: Instant,
+    pub(crate) last_heard: Instant,
     /// Whether the server is blocked by a script.
     pub(crate) busy: bool,
     /// Whether the server reports that it is a Redoubt master that restarted without its data.
@@ -130,7 +130,7 @@ impl Link {
             last_good: now,
             last_pong: now,
             last_ready: now,
-            heard: now,
+            last_heard: now,
             busy: false,
             empty: false,
             unknown: false,
@@ -172,7 +172,7 @@ impl Link {
         self.lost = None;
         self.refused = None;
         self.empty = false;
-        self.heard = now;
+        self.last_heard = now;
         self.last_ping = None;
     }
 

@@ -432,7 +432,7 @@ impl Sentinel {
         let mut cx = Context { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         if state.kind == LinkKind::Hello {
-            state.heard = now;
+            state.last_heard = now;
             if let Some(hello) = published(value).and_then(Hello::parse) {
                 state.record_claim(now, &hello);
                 self.on_hello(now, &hello, out);

@@ -117,7 +117,7 @@ impl Master {
         addr: &Addr,
         extra: &str,
     ) {
-        let shown = Addr::new(cx.shared.shown(&addr.host), addr.port);
+        let shown = Addr::new(cx.shared.display_host(&addr.host), addr.port);
         let of = Some((self.name.as_str(), &self.myself.addr));
         let subject = cx.subject("slave", &shown.to_string(), addr, of);
         cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());

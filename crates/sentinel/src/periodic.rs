@@ -57,8 +57,8 @@ impl Master {
         let half = self.settings.down_after / 2;
         let silent =
             state.waiting.is_some_and(|since| now.since(since) > half) && now.since(state.last_pong) > half;
-        let deaf =
-            state.kind == crate::link::LinkKind::Hello && now.since(state.heard) > timing.publish_period * 3;
+        let deaf = state.kind == crate::link::LinkKind::Hello
+            && now.since(state.last_heard) > timing.publish_period * 3;
         silent || deaf
     }
 
@@ -145,7 +145,7 @@ impl Master {
     /// Composes the hello message of a sentinel about this master.
     pub(crate) fn hello_of(&self, cx: &Context<'_>, addr: Addr, run_id: RunId) -> Hello {
         let current = self.current_addr();
-        let master_addr = Addr::new(cx.shared.shown(&current.host), current.port);
+        let master_addr = Addr::new(cx.shared.display_host(&current.host), current.port);
         let config_epoch = self.config_epoch;
         Hello { addr, run_id, epoch: cx.shared.epoch, master: self.name.clone(), master_addr, config_epoch }
     }

@@ -85,7 +85,7 @@ impl Master {
     fn link_due(&self, cx: &Context<'_>, link: &Link) -> Instant {
         let (timing, down_after) = (&cx.shared.timing, self.settings.down_after);
         if link.kind == LinkKind::Hello {
-            return link.heard + timing.publish_period * 3;
+            return link.last_heard + timing.publish_period * 3;
         }
         let ping = link.last_ping.map_or(cx.now, |last| last + timing.ping_period_for(down_after));
         let silent = link.waiting.map(|since| {

@@ -18,7 +18,7 @@ use crate::record::Switch;
 use crate::shared::Context;
 
 /// Repetition interval of a repair without effect.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// How long after its commit a promotion can still complete. Later its leader is gone and the master is healthy.
 pub(crate) const PROMOTION_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -41,7 +41,7 @@ impl Master {
             wrong
                 && replica.foreign.is_none()
                 && cx.now.since(since) > settled
-                && replica.repaired.is_none_or(|at| cx.now.since(at) > AGAIN)
+                && replica.repaired.is_none_or(|at| cx.now.since(at) > RETRY_INTERVAL)
                 && !replica.has_recently_refused(cx.now)
                 && replica.info_at.is_some_and(|at| cx.now.since(at) < settled)
                 && self.is_healthy_for(cx, replica, settled)

@@ -53,7 +53,7 @@ impl SharedState {
     }
 
     /// A host in the form shown to clients and in events.
-    pub(crate) fn shown<'a>(&'a self, host: &'a str) -> &'a str {
+    pub(crate) fn display_host<'a>(&'a self, host: &'a str) -> &'a str {
         if self.global.announce_hostnames { host } else { self.ip_of(host) }
     }
 
@@ -101,7 +101,7 @@ impl Context<'_> {
         addr: &Addr,
         of: Option<(&str, &Addr)>,
     ) -> EventSubject {
-        let shown = |host: &str| self.shared.shown(host).to_owned();
+        let shown = |host: &str| self.shared.display_host(host).to_owned();
         EventSubject {
             kind,
             name: name.to_owned(),

@@ -63,7 +63,7 @@ impl Master {
         // Another leader may overtake one whose own failover has not ended.
         let current = self.current_addr();
         let old = if cx.shared.same_addr(current, to) { &self.myself.addr } else { current };
-        let shown = |addr: &Addr| format!("{} {}", cx.shared.shown(&addr.host), addr.port);
+        let shown = |addr: &Addr| format!("{} {}", cx.shared.display_host(&addr.host), addr.port);
         let payload = format!("{} {} {}", self.name, shown(old), shown(to));
         cx.event(
             EventLevel::Warning,
@@ -108,7 +108,7 @@ impl Master {
     pub(crate) fn call_reconfig_script(&self, cx: &mut Context<'_>, role: &str, to: &Addr) {
         let Some(path) = &self.settings.client_reconfig_script else { return };
         let from = &self.myself.addr;
-        let shown = |addr: &Addr| cx.shared.shown(&addr.host).to_owned();
+        let shown = |addr: &Addr| cx.shared.display_host(&addr.host).to_owned();
         let (from_host, to_host) = (shown(from), shown(to));
         let argv = [
             path,

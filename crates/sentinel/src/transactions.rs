@@ -54,7 +54,7 @@ impl Master {
         let renamed = self.settings.renamed.get("SLAVEOF").or_else(|| self.settings.renamed.get("REPLICAOF"));
         let slaveof = renamed.cloned().unwrap_or_else(|| "SLAVEOF".into());
         let (host, port) = match to {
-            Some(addr) => (cx.shared.shown(&addr.host).to_owned(), addr.port.to_string()),
+            Some(addr) => (cx.shared.display_host(&addr.host).to_owned(), addr.port.to_string()),
             None => ("NO".into(), "ONE".into()),
         };
         let mut commands = vec![vec![slaveof, host, port]];
@@ -84,7 +84,7 @@ impl Master {
         let only_so =
             self.failover.as_ref().is_some_and(|failover| failover.cause == FailoverCause::Coordinated);
         let most = if only_so { Duration::MAX } else { HAND_OVER };
-        let (host, port) = (cx.shared.shown(&target.host), target.port.to_string());
+        let (host, port) = (cx.shared.display_host(&target.host), target.port.to_string());
         let timeout = self.settings.failover_timeout.min(most).as_millis().to_string();
         let (client, failover) = (self.settings.command("CLIENT"), self.settings.command("FAILOVER"));
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();

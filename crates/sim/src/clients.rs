@@ -294,7 +294,7 @@ pub(crate) fn pipeline_on(tag: &str, random: &mut RandomSource, issued: &mut u64
 }
 
 /// Splits a batch into single commands and whole transactions.
-pub(crate) fn split_units(batch: Vec<Words>) -> Vec<Vec<Words>> {
+pub(crate) fn split_into_transactions(batch: Vec<Words>) -> Vec<Vec<Words>> {
     if batch[0][0] == "MULTI" { vec![batch] } else { batch.into_iter().map(|words| vec![words]).collect() }
 }
 

@@ -187,7 +187,7 @@ impl SimulatedSystem for ClusterWorld {
         // Masters wait two seconds after their start.
         settle: Duration::from_millis(2500),
         faults: Duration::from_secs(5),
-        fault_gap: (50, 1000),
+        fault_interval_millis: (50, 1000),
         // The longest blacklist time plus a repeated election.
         converge: Duration::from_secs(60),
         stable: 3,

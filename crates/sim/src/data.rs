@@ -298,7 +298,7 @@ impl<E: Debug> Simulation<E> {
             DataEvent::Published { .. } => self.publish_role(host),
             DataEvent::NextMessage { .. } => self.take_messages(host),
             DataEvent::Start { stream, under_way, .. } => self.start_following(host, stream, under_way),
-            DataEvent::Apply { .. } => self.apply_some_commands(host),
+            DataEvent::Apply { .. } => self.apply_command_batch(host),
             DataEvent::File { .. } => self.work_on_file(host),
             DataEvent::Stop { .. } => self.drive_stop(host),
             DataEvent::Loaded { .. } => self.on_loaded(host),

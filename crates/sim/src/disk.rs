@@ -162,7 +162,7 @@ impl SimDisk {
     }
 
     /// Performs an operation according to its fate; `early` performs a part of it.
-    fn operate<T>(
+    fn run_operation<T>(
         &self,
         needs_room: bool,
         early: impl FnOnce(&mut State),
@@ -201,7 +201,7 @@ impl SimDisk {
                 file.unsynced_ranges.push(range);
             }
         };
-        self.operate(false, early, |state| {
+        self.run_operation(false, early, |state| {
             if !lies {
                 state.files[file].sync();
             }
@@ -210,7 +210,7 @@ impl SimDisk {
 
     fn cut_content(&self, file: usize, len: u64) -> io::Result<()> {
         let cut = |state: &mut State| state.files[file].cut_back(len as usize);
-        self.operate(false, |_| (), cut)
+        self.run_operation(false, |_| (), cut)
     }
 }
 
@@ -312,7 +312,7 @@ impl Disk for SimDisk {
     }
 
     fn create(&self, name: &str) -> io::Result<()> {
-        self.operate(
+        self.run_operation(
             true,
             |_| (),
             |state| match state.names.get(&self.full_name(name)).copied() {
@@ -327,7 +327,7 @@ impl Disk for SimDisk {
 
     fn append(&self, name: &str) -> io::Result<OpenFile> {
         let file = self.find_file(name)?;
-        self.operate(false, |_| (), |_| self.open(name, file))
+        self.run_operation(false, |_| (), |_| self.open(name, file))
     }
 
     fn sync_file(&self, file: &OpenFile) -> io::Result<()> {
@@ -337,7 +337,7 @@ impl Disk for SimDisk {
 
     fn overwrite(&self, name: &str) -> io::Result<()> {
         let file = self.find_file(name)?;
-        self.operate(false, |_| (), |state| state.files[file].unsynced_ranges.clear())
+        self.run_operation(false, |_| (), |state| state.files[file].unsynced_ranges.clear())
     }
 
     fn truncate_file(&self, file: &OpenFile, len: u64) -> io::Result<()> {
@@ -355,8 +355,8 @@ impl Disk for SimDisk {
         Ok(Cursor::new(content))
     }
 
-    fn temporary(&self, suffix: &str) -> io::Result<OpenFile> {
-        self.operate(
+    fn create_temp_file(&self, suffix: &str) -> io::Result<OpenFile> {
+        self.run_operation(
             true,
             |_| (),
             |state| {
@@ -384,12 +384,12 @@ impl Disk for SimDisk {
 
     fn rename(&self, file: OpenFile, name: &str) -> io::Result<()> {
         let change = DirectoryChange::Name(self.full_name(name), file.file);
-        self.operate(false, |_| (), |state| state.change(change))
+        self.run_operation(false, |_| (), |state| state.change(change))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         self.find_file(name)?;
-        self.operate(false, |_| (), |state| state.change(DirectoryChange::Remove(self.full_name(name))))
+        self.run_operation(false, |_| (), |state| state.change(DirectoryChange::Remove(self.full_name(name))))
     }
 
     fn list_names(&self) -> io::Result<Vec<String>> {
@@ -412,7 +412,7 @@ impl Disk for SimDisk {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.operate(
+        self.run_operation(
             false,
             |_| (),
             |state| {
@@ -451,7 +451,7 @@ impl Write for OpenFile {
             let len = state.random.below(bytes.len() + 1);
             state.files[file].readable.extend_from_slice(&bytes[..len]);
         };
-        self.disk.operate(true, part, |state| {
+        self.disk.run_operation(true, part, |state| {
             state.files[file].readable.extend_from_slice(bytes);
             bytes.len()
         })

@@ -367,7 +367,7 @@ impl NodeWorld {
     }
 
     fn acknowledge(&mut self, incarnation: &RunningNode, end: u64) {
-        let file = incarnation.file();
+        let file = incarnation.aof_status();
         if file.policy == FsyncPolicy::Always && file.state == AofState::Complete {
             self.check_invariants(&NodeObservation::Acknowledged(end));
         }
@@ -384,7 +384,7 @@ impl NodeWorld {
         for end in done {
             self.acknowledge(incarnation, end);
         }
-        let file = incarnation.file();
+        let file = incarnation.aof_status();
         let synced = file.synced.map_or(0, |synced| synced.0);
         // After an error the file is truncated to its synced part.
         let is_well = !file.has_error && incarnation.writer.operation().is_none();

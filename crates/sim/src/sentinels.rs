@@ -128,7 +128,7 @@ impl SimulatedSystem for SentinelWorld {
     const PHASES: Phases = Phases {
         settle: Duration::from_secs(7),
         faults: Duration::from_secs(12),
-        fault_gap: (100, 1500),
+        fault_interval_millis: (100, 1500),
         // The longest TILT (30 s) plus the slowest recovery.
         converge: Duration::from_secs(120),
         stable: 4,

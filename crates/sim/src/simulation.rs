@@ -34,7 +34,7 @@ pub(crate) struct Phases {
     pub(crate) settle: Duration,
     pub(crate) faults: Duration,
     /// The range of the time between two faults, in milliseconds.
-    pub(crate) fault_gap: (u64, u64),
+    pub(crate) fault_interval_millis: (u64, u64),
     /// The longest time from healing to agreement.
     pub(crate) converge: Duration,
     /// The number of consecutive checks that must find agreement.
@@ -207,7 +207,7 @@ fn inject_fault<P: SimulatedSystem>(system: &mut P) {
     }
     system.inject_fault();
     let simulation = system.simulation();
-    let (shortest, longest) = P::PHASES.fault_gap;
+    let (shortest, longest) = P::PHASES.fault_interval_millis;
     let next = simulation.now + simulation.random.millis(shortest, longest);
     simulation.schedule(next, SimulationEvent::Fault);
 }

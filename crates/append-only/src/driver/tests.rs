@@ -118,7 +118,7 @@ impl Disk for MemoryDisk {
         Ok(io::Cursor::new(self.content(name)?.borrow().clone()))
     }
 
-    fn temporary(&self, suffix: &str) -> io::Result<OpenFile> {
+    fn create_temp_file(&self, suffix: &str) -> io::Result<OpenFile> {
         self.run_operation(|files| {
             let name = format!("{TEMP_PREFIX}{}{suffix}", files.faults.done);
             let content: Rc<RefCell<Vec<u8>>> = Rc::default();

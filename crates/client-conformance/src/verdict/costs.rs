@@ -106,7 +106,7 @@ fn recovery_time(run: &ScenarioRun) -> Option<u64> {
     let mut recovered = None;
     let mut is_behind_event = false;
     for played in &run.steps {
-        if matches!(played.act, StepAction::ChangeNodes(_)) {
+        if matches!(played.action, StepAction::ChangeNodes(_)) {
             is_behind_event = true;
             continue;
         }

@@ -73,7 +73,7 @@ pub(super) fn findings(run: &ScenarioRun) -> Vec<Finding> {
 
 /// Reports transactions of which only some commands ran.
 fn partial_transactions(run: &ScenarioRun, counts: &BTreeMap<&[String], CommandCounts>) -> Vec<Finding> {
-    let transactions = run.steps.iter().filter(|played| matches!(played.act, StepAction::Transaction(_)));
+    let transactions = run.steps.iter().filter(|played| matches!(played.action, StepAction::Transaction(_)));
     let attempts = transactions.flat_map(|played| &played.attempts);
     let halved = attempts.filter(|attempt| {
         let mut counts_of_commands = attempt

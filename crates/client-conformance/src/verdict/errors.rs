@@ -68,7 +68,7 @@ pub(super) fn findings(run: &ScenarioRun) -> Vec<Finding> {
 
 fn check_error(played: &StepResult, attempt: &Attempt, run: &ScenarioRun) -> Option<Finding> {
     let Ok(AdapterOutcome::Error(error)) = &attempt.outcome else { return None };
-    let what = describe_step(&played.act, &attempt.commands);
+    let what = describe_step(&played.action, &attempt.commands);
     let says = |words: &[&str]| {
         let error = error.to_lowercase();
         words.iter().any(|word| error.contains(&word.to_lowercase()))

@@ -31,7 +31,7 @@ fn command(
         outcome: outcome.clone(),
     });
     StepResult {
-        act: StepAction::Command(words(line)),
+        action: StepAction::Command(words(line)),
         expectation: Expectation { reply, errors, tries: 5, within_ms: 1000 },
         attempts: attempts.collect(),
         message_arrived: false,
@@ -89,7 +89,7 @@ fn lost_or_repeated_commands_are_harmful() {
 fn half_a_transaction_does_harm_and_a_whole_one_does_none() {
     let transaction = || {
         let mut played = command("INCR a", ErrorPolicy::Allowed, None, &[error_reply("lost")]);
-        played.act = StepAction::Transaction(vec![words("INCR a"), words("INCR b")]);
+        played.action = StepAction::Transaction(vec![words("INCR a"), words("INCR b")]);
         played.attempts[0].commands = vec![words("INCR a"), words("INCR b")];
         played
     };

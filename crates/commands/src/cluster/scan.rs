@@ -115,7 +115,7 @@ fn scan_slots(
             // Check ownership after the slot was found empty: a slot that migrates changes its owner before it is
             // emptied.
             let topology = context.engine.topology.as_ref().map(|topology| topology.load().ownership(slot));
-            match topology.is_some_and(|ownership| is_served(ownership, is_first)) {
+            match topology.is_some_and(|ownership| serves_slot(ownership, is_first)) {
                 true => SlotScanResult::SlotDone(0),
                 false => SlotScanResult::NotServed,
             }
@@ -133,7 +133,7 @@ fn scan_slots(
 /// Whether a scan may enter a slot: this node serves it, or this node is a replica of its owner (the router has already
 /// checked READONLY). A slot that is being imported qualifies only if the client was redirected here for it with
 /// ASKING.
-fn is_served(ownership: Ownership, is_first: bool) -> bool {
+fn serves_slot(ownership: Ownership, is_first: bool) -> bool {
     match ownership {
         Ownership::Local | Ownership::Migrating | Ownership::MasterOwned | Ownership::MasterMigrating => true,
         Ownership::Importing | Ownership::MasterImporting => is_first,
@@ -176,7 +176,7 @@ fn scan_slot(
         }
     };
     let went_on = context.with_slot(slot, |data| {
-        if !is_served(data.ownership(), page.is_first) {
+        if !serves_slot(data.ownership(), page.is_first) {
             return Err(SlotScanResult::NotServed);
         }
         let table = data.table_if(db).filter(|_| !data.is_hidden());

@@ -10,12 +10,12 @@ pub(super) const STEPS: u32 = 26;
 const BITS: u32 = 2 * STEPS;
 
 /// A range of degrees, from lowest to highest.
-pub(super) type Degrees = (f64, f64);
-pub(super) const LONGITUDES: Degrees = (-180.0, 180.0);
+pub(super) type DegreeRange = (f64, f64);
+pub(super) const LONGITUDES: DegreeRange = (-180.0, 180.0);
 /// Latitude limits of the square Web Mercator map.
-pub(super) const LATITUDES: Degrees = (-85.051_128_78, 85.051_128_78);
+pub(super) const LATITUDES: DegreeRange = (-85.051_128_78, 85.051_128_78);
 /// The full latitude range, which standard geohash strings use.
-const ALL_LATITUDES: Degrees = (-90.0, 90.0);
+const ALL_LATITUDES: DegreeRange = (-90.0, 90.0);
 
 const BASE32_ALPHABET: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
 
@@ -81,12 +81,12 @@ pub(super) struct Cell {
 }
 
 /// Index of the part of `range` that contains `degree`.
-fn part_index(degree: f64, range: Degrees, steps: u32) -> u32 {
+fn part_index(degree: f64, range: DegreeRange, steps: u32) -> u32 {
     ((degree - range.0) / (range.1 - range.0) * f64::from(1u32 << steps)) as u32
 }
 
 /// The range of degrees of a part.
-fn part_range(part: u32, range: Degrees, steps: u32) -> Degrees {
+fn part_range(part: u32, range: DegreeRange, steps: u32) -> DegreeRange {
     let (parts, width) = (f64::from(1u32 << steps), range.1 - range.0);
     (range.0 + f64::from(part) / parts * width, range.0 + (f64::from(part) + 1.0) / parts * width)
 }
@@ -146,11 +146,11 @@ impl Cell {
         Self { x: moved(self.x, east), y: moved(self.y, north), ..self }
     }
 
-    pub(super) fn longitudes(self) -> Degrees {
+    pub(super) fn longitudes(self) -> DegreeRange {
         part_range(self.x, LONGITUDES, self.steps)
     }
 
-    pub(super) fn latitudes(self) -> Degrees {
+    pub(super) fn latitudes(self) -> DegreeRange {
         part_range(self.y, LATITUDES, self.steps)
     }
 

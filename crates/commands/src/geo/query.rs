@@ -213,7 +213,7 @@ pub(super) struct GeoQuery {
     /// Whether any matches do, instead of the nearest ones (ANY).
     pub(super) any: bool,
     /// Index of the destination key.
-    pub(super) store: Option<usize>,
+    pub(super) destination_index: Option<usize>,
     /// Store distances instead of geohash scores (STOREDIST).
     pub(super) stores_distances: bool,
 }
@@ -234,7 +234,7 @@ impl GeoQuery {
             sort: SortOrder::None,
             count: 0,
             any: false,
-            store: (form == SearchCommand::Store).then_some(1),
+            destination_index: (form == SearchCommand::Store).then_some(1),
             stores_distances: false,
         };
         query.parse_positional(given, form)?;
@@ -287,7 +287,7 @@ impl GeoQuery {
                 self.count = count.ok_or(CommandError::text("ERR COUNT must be > 0"))?;
             }
             SearchOption::Store { key_index: place, distances } => {
-                (self.store, self.stores_distances) = (Some(place), distances);
+                (self.destination_index, self.stores_distances) = (Some(place), distances);
             }
             SearchOption::StoresDistances => self.stores_distances = true,
             SearchOption::Other if matches!(form, SearchCommand::Search | SearchCommand::Store) => {
@@ -379,7 +379,7 @@ impl GeoQuery {
 
     /// Refuses missing or conflicting options. COUNT without an order returns the nearest matches.
     fn check_options(&mut self, given: &QueryInput<'_>, form: SearchCommand) -> Result<(), CommandError> {
-        if self.store.is_some() && (self.distances || self.scores || self.points) {
+        if self.destination_index.is_some() && (self.distances || self.scores || self.points) {
             let name =
                 if form == SearchCommand::Store { "GEOSEARCHSTORE" } else { "STORE option in GEORADIUS" };
             return Err(CommandError::Text(

@@ -62,7 +62,7 @@ fn search(context: &mut Context<'_>, form: SearchCommand, storing: StoreOption) 
     if query.count > 0 {
         found.truncate(query.count);
     }
-    match query.store {
+    match query.destination_index {
         Some(target) => {
             let target = context.key(target)?;
             store_matches(context, &query, form, &target, &found);

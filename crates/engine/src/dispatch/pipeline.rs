@@ -116,7 +116,7 @@ impl<'a> Pipeline<'a> {
         let Context { engine, worker, session, .. } = &mut self.context;
         let revoked = std::mem::take(&mut worker.revoked_clients);
         // Avoids a deadlock: another revoker may be waiting for this client.
-        session.end_turn();
+        session.end_requests();
         engine.await_revoked(&revoked);
         session.begin_turn();
         engine.check_session(session)

@@ -34,7 +34,7 @@ fn drop_slot() -> ClusterAction {
     ClusterAction::DropSlots([Slot::new(7).expect("a slot")].into_iter().collect::<SlotSet>())
 }
 
-fn copies() -> ClusterAction {
+fn replica_count_action() -> ClusterAction {
     ClusterAction::AllowReplicas(ReplicaAdmission::All)
 }
 
@@ -79,11 +79,24 @@ fn later(actions: Vec<ClusterAction>) -> (ClusterDriver, Vec<ClusterAction>) {
 
 #[test]
 fn role_changes_slot_drops_and_replies_are_executed_last() {
-    let (_, out) =
-        later(vec![answer(1), drop_slot(), follow(false), copies(), ClusterAction::ResumeWrites, answer(2)]);
+    let (_, out) = later(vec![
+        answer(1),
+        drop_slot(),
+        follow(false),
+        replica_count_action(),
+        ClusterAction::ResumeWrites,
+        answer(2),
+    ]);
     assert_eq!(
         out,
-        [copies(), ClusterAction::ResumeWrites, follow(false), drop_slot(), answer(1), answer(2)]
+        [
+            replica_count_action(),
+            ClusterAction::ResumeWrites,
+            follow(false),
+            drop_slot(),
+            answer(1),
+            answer(2)
+        ]
     );
 }
 

@@ -89,7 +89,7 @@ fn decode_header(head: &[u8]) -> Result<Header, DecodeError> {
         flags: NodeFlags(short(field_offset::FLAGS)),
         message_flags: MessageFlags(head[field_offset::MESSAGE_FLAGS]),
         serving: head[field_offset::STATE] == 0,
-        ip: ip_at(head, field_offset::IP),
+        ip: ip_at(head, field_offset::IP_OFFSET),
         port: short(field_offset::PORT),
         other_port: short(field_offset::OTHER_PORT),
         bus_port: short(field_offset::BUS_PORT),

@@ -50,9 +50,9 @@ impl Header {
         out[field_offset::SENDER..field_offset::SLOTS].copy_from_slice(self.sender.as_bytes());
         out[field_offset::SLOTS..field_offset::REPLICA_OF].copy_from_slice(self.slots.as_bitmap());
         if let Some(master) = self.replica_of {
-            out[field_offset::REPLICA_OF..field_offset::IP].copy_from_slice(master.as_bytes());
+            out[field_offset::REPLICA_OF..field_offset::IP_OFFSET].copy_from_slice(master.as_bytes());
         }
-        out[field_offset::IP..field_offset::EXTENSIONS].copy_from_slice(&ip_field(self.ip));
+        out[field_offset::IP_OFFSET..field_offset::EXTENSIONS].copy_from_slice(&ip_field(self.ip));
         put16(out, field_offset::OTHER_PORT, self.other_port);
         put16(out, field_offset::BUS_PORT, self.bus_port);
         put16(out, field_offset::FLAGS, self.flags.0);

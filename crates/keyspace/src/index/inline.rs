@@ -39,7 +39,7 @@ impl InlineIndex {
     }
 
     #[inline]
-    pub(super) fn probable_reference(&self, hash: u64) -> Option<u32> {
+    pub(super) fn find_candidate(&self, hash: u64) -> Option<u32> {
         self.references_with_tag(hash).next().map(|(_, reference)| reference)
     }
 
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(few.find(2, |reference| reference == 50), Some(50));
         few.remove(2, 20);
         few.replace_reference(2, 50, 55);
-        assert_eq!((few.probable_reference(2), few.find(2, |reference| reference == 20)), (Some(55), None));
+        assert_eq!((few.find_candidate(2), few.find(2, |reference| reference == 20)), (Some(55), None));
         assert_eq!(few.references().len(), CAPACITY - 1);
         let picked: std::collections::BTreeSet<_> =
             (0..100u64).filter_map(|turn| few.random_reference(turn.wrapping_mul(u64::MAX / 100))).collect();

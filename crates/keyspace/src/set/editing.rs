@@ -39,7 +39,7 @@ impl Table {
         let set = self.expect_set(place);
         let form = set.value_encoding;
         let Shape::Packed(packed) = set.shape else {
-            return (place, self.add_to_large(place, member, bounds));
+            return (place, self.add_to_large_set(place, member, bounds));
         };
         let Some(addition) = MemberAddition::from_packed(packed, member) else { return (place, false) };
         let count = packed::count(packed) + 1;
@@ -47,14 +47,14 @@ impl Table {
         if builder::must_become_large(&addition, packed.len(), count, form) {
             let fields = builder::large(packed);
             let place = self.make_large(place, key, Large::Set(fields));
-            return (place, self.add_to_large(place, member, bounds));
+            return (place, self.add_to_large_set(place, member, bounds));
         }
         let splice =
             Splice { range: addition.range, replacement: &addition.replacement, count, code: form.code() };
         (self.entries.splice(place, key, &splice), true)
     }
 
-    fn add_to_large(&mut self, place: EntryRef, member: &[u8], bounds: SetBounds) -> bool {
+    fn add_to_large_set(&mut self, place: EntryRef, member: &[u8], bounds: SetBounds) -> bool {
         let form = self.expect_set(place).value_encoding;
         let Some(fields) = self.large_set_mut(place) else { return false };
         let is_new = fields.insert_if_new(member);

@@ -342,7 +342,7 @@ impl Stream {
     /// Adds an iid to the last producer. Returns whether it is new.
     fn add_iid_of_last(&mut self, iid: &[u8], id: StreamId) -> bool {
         let Some(producers) = self.producers.as_mut() else { return false };
-        Arc::make_mut(producers).add_iid_of_last(iid, id)
+        Arc::make_mut(producers).add_iid_to_last_producer(iid, id)
     }
 
     fn add_node(&mut self, id: StreamId, bytes: &[u8]) -> bool {

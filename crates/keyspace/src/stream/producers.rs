@@ -125,7 +125,7 @@ impl Producers {
     }
 
     /// Adds an iid to the last producer. Returns whether it is new.
-    pub(super) fn add_iid_of_last(&mut self, iid: &[u8], id: StreamId) -> bool {
+    pub(super) fn add_iid_to_last_producer(&mut self, iid: &[u8], id: StreamId) -> bool {
         let Some(name) = self.last.clone() else { return false };
         let is_new = self.find(&name, iid).is_none();
         if is_new {

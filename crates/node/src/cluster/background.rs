@@ -265,7 +265,7 @@ fn run_data_jobs(
                 let _ = results.send(JobResult::KeysDeleted);
             }
             DataJob::FindStrayKeys { at_start } => {
-                let slots = slots_with_foreign_keys(engine);
+                let slots = unowned_slots_with_keys(engine);
                 if !slots.is_empty() {
                     let _ = results.send(JobResult::StrayKeysFound { slots, at_start });
                 }
@@ -302,7 +302,7 @@ fn log_deletion(engine: &Engine, slot: Slot) {
 }
 
 /// Returns slots with keys that neither this node nor its master serves or imports.
-fn slots_with_foreign_keys(engine: &Engine) -> SlotSet {
+fn unowned_slots_with_keys(engine: &Engine) -> SlotSet {
     let keyspace = &engine.keyspace;
     let others = |slot: &Slot| {
         keyspace.keys_in_slot(*slot) > 0 && is_owned_elsewhere(keyspace.lock(*slot).ownership())

@@ -24,7 +24,7 @@ use crate::error::{RdbError, RdbErrorReason};
 const TYPE_STRINGS: u8 = 1;
 const TYPE_ZIPLIST: u8 = 10;
 const TYPE_ZIPLISTS: u8 = 14;
-const TYPE_NODES: u8 = 18;
+const RDB_TYPE_LIST_NODES: u8 = 18;
 
 /// Node types of [`TYPE_NODES`]: one plain element, or a listpack of several.
 const NODE_PLAIN: u64 = 1;
@@ -37,11 +37,11 @@ const EMPTY_LIST: RdbErrorReason = RdbErrorReason::Empty("a list without element
 pub(super) struct ListCodec;
 
 impl Codec for ListCodec {
-    const CODES: &'static [u8] = &[TYPE_STRINGS, TYPE_ZIPLIST, TYPE_ZIPLISTS, TYPE_NODES];
+    const CODES: &'static [u8] = &[TYPE_STRINGS, TYPE_ZIPLIST, TYPE_ZIPLISTS, RDB_TYPE_LIST_NODES];
     type Value<'a> = ListRef<'a>;
 
     fn code(_: &ListRef<'_>, _: Dialect) -> u8 {
-        TYPE_NODES
+        RDB_TYPE_LIST_NODES
     }
 
     fn write<W: Write>(_: u8, list: &ListRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
@@ -69,7 +69,7 @@ impl MultipartCodec for ListCodec {
     type Part<'a> = ListPart<'a>;
 
     fn part_code(_: &ListPart<'_>, _: Dialect) -> u8 {
-        TYPE_NODES
+        RDB_TYPE_LIST_NODES
     }
 
     fn write_head<W: Write>(_: u8, _: usize, first: &ListPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
@@ -92,17 +92,17 @@ impl MultipartCodec for ListCodec {
         let ValueBuffer { packed, first_buffer: string, remaining, depth, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
             remaining.elements -= 1;
-            let container = if remaining.code == TYPE_NODES { source.len()? } else { NODE_PACKED };
+            let container = if remaining.code == RDB_TYPE_LIST_NODES { source.len()? } else { NODE_PACKED };
             source.string(string)?;
             let (items, broken) = match (remaining.code, container) {
                 (TYPE_STRINGS, _) | (_, NODE_PLAIN) => {
                     packed.push_item(string);
                     continue;
                 }
-                (TYPE_NODES, NODE_PACKED) => {
+                (RDB_TYPE_LIST_NODES, NODE_PACKED) => {
                     (packed_encodings::listpack(string, *depth), "Listpack integrity check failed.")
                 }
-                (TYPE_NODES, _) => {
+                (RDB_TYPE_LIST_NODES, _) => {
                     return Err(source.error(RdbErrorReason::BadValue("Quicklist integrity check failed.")));
                 }
                 (TYPE_ZIPLIST, _) => {

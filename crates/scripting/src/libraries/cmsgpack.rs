@@ -212,7 +212,7 @@ impl<'a> Reader<'a> {
             0xe0..=0xff => Value::Number(f64::from(kind as i8)),
             0x80..=0x8f => self.map(lua, usize::from(kind & 15), depth)?,
             0x90..=0x9f => self.array(lua, usize::from(kind & 15), depth)?,
-            0xa0..=0xbf => return self.text(lua, usize::from(kind & 31)),
+            0xa0..=0xbf => return self.read_string(lua, usize::from(kind & 31)),
             0xc0 => Value::Nil,
             0xc2 => Value::Boolean(false),
             0xc3 => Value::Boolean(true),
@@ -222,11 +222,11 @@ impl<'a> Reader<'a> {
             0xd0..=0xd3 => Value::Number(self.read_signed(1 << (kind - 0xd0))?),
             0xc4..=0xc6 => {
                 let len = self.read_unsigned(1 << (kind - 0xc4))?;
-                return self.text(lua, len as usize);
+                return self.read_string(lua, len as usize);
             }
             0xd9..=0xdb => {
                 let len = self.read_unsigned(1 << (kind - 0xd9))?;
-                return self.text(lua, len as usize);
+                return self.read_string(lua, len as usize);
             }
             0xdc | 0xdd => {
                 let len = self.read_unsigned(2 << (kind - 0xdc))?;
@@ -240,7 +240,7 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    fn text(&mut self, lua: &Lua, len: usize) -> LibraryResult<UnpackedValue<'a>> {
+    fn read_string(&mut self, lua: &Lua, len: usize) -> LibraryResult<UnpackedValue<'a>> {
         let bytes = self.take_bytes(len)?;
         let text = std::str::from_utf8(bytes).map(Either::Left);
         text.or_else(|_| Ok(Either::Right(Value::String(lua.create_string(bytes)?))))

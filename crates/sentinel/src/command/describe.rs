@@ -92,7 +92,7 @@ pub(super) fn master(shared: &SharedState, now: Instant, master: &Master) -> Fie
     ]);
     let addr = master.current_addr();
     let mut fields =
-        begin(&master.name, shared.shown(&addr.host), addr.port, &instance.run_id, &flags, Some(link));
+        begin(&master.name, shared.display_host(&addr.host), addr.port, &instance.run_id, &flags, Some(link));
     push(&mut fields, "link-refcount", 1);
     if let Some(failover) = failover {
         push(&mut fields, "failover-state", failover.state_name());
@@ -131,7 +131,7 @@ pub(super) fn replica(shared: &SharedState, now: Instant, master: &Master, insta
         ("reconf_done", instance.reconf == ReconfigurationState::Done),
         ("script_kill_sent", instance.script_kill_sent),
     ]);
-    let ip = shared.shown(&instance.addr.host);
+    let ip = shared.display_host(&instance.addr.host);
     let port = instance.addr.port;
     let name = format!("{ip}:{port}");
     let mut fields = begin(&name, ip, port, &instance.run_id, &flags, Some(link));
@@ -142,7 +142,7 @@ pub(super) fn replica(shared: &SharedState, now: Instant, master: &Master, insta
     push(&mut fields, "master-link-down-time", millis(instance.master_link_down));
     push(&mut fields, "master-link-status", if instance.master_link_up { "ok" } else { "err" });
     let of = instance.master.as_ref();
-    push(&mut fields, "master-host", of.map_or("?", |addr| shared.shown(&addr.host)));
+    push(&mut fields, "master-host", of.map_or("?", |addr| shared.display_host(&addr.host)));
     push(&mut fields, "master-port", of.map_or(0, |addr| addr.port));
     push(&mut fields, "slave-priority", instance.priority);
     push(&mut fields, "slave-repl-offset", instance.offset);
@@ -165,7 +165,7 @@ pub(super) fn peer(
         ("disconnected", link.is_none_or(|link| !link.is_authenticated())),
         ("master_down", peer.master_down.is_some()),
     ]);
-    let ip = shared.shown(&peer.addr.host);
+    let ip = shared.display_host(&peer.addr.host);
     let id = peer.run_id.as_str();
     let mut fields = begin(id, ip, peer.addr.port, id, &flags, link);
     push(&mut fields, "link-refcount", sharing);
@@ -201,7 +201,7 @@ pub(super) fn info(sentinel: &Sentinel, now: Instant) -> String {
         let addr = master.current_addr();
         let line = format!(
             "master{number}:name={name},status={status},address={}:{},slaves={},sentinels={}\r\n",
-            shared.shown(&addr.host),
+            shared.display_host(&addr.host),
             addr.port,
             master.replicas.len(),
             master.sentinels()

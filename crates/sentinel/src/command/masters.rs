@@ -62,7 +62,7 @@ pub(super) fn address(call: &mut CommandCall<'_>) {
         return;
     };
     let addr = master.current_addr();
-    let (host, port) = (call.sentinel.shared.shown(&addr.host), addr.port);
+    let (host, port) = (call.sentinel.shared.display_host(&addr.host), addr.port);
     call.reply.array(2);
     call.reply.bulk(host.as_bytes());
     call.reply.bulk(port.to_string().as_bytes());

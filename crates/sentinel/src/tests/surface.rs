@@ -175,7 +175,7 @@ fn renamed_commands_are_sent_with_their_new_names() {
     let mut world = World::new(
         "sentinel rename-command mymaster SLAVEOF follow\nsentinel rename-command mymaster CONFIG cfg-1\n",
     );
-    world.renamed = [("SLAVEOF", "follow"), ("CONFIG", "cfg-1")].into();
+    world.renamed_commands = [("SLAVEOF", "follow"), ("CONFIG", "cfg-1")].into();
     world.kill(&server(1));
     world.pass(3000);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);

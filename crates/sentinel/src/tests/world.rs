@@ -46,7 +46,7 @@ pub(super) struct World {
     links: BTreeMap<LinkId, (Addr, LinkKind)>,
     up: BTreeSet<LinkId>,
     /// Renamed commands and their new names.
-    pub(super) renamed: BTreeMap<&'static str, &'static str>,
+    pub(super) renamed_commands: BTreeMap<&'static str, &'static str>,
     /// Whether masters reject FAILOVER.
     pub(super) refuses_failover: bool,
     /// Whether masters accept FAILOVER without ever completing it.
@@ -113,7 +113,7 @@ impl World {
             servers: (1..=3).map(|number| (server(number), fake(number))).collect(),
             links: BTreeMap::new(),
             up: BTreeSet::new(),
-            renamed: BTreeMap::new(),
+            renamed_commands: BTreeMap::new(),
             refuses_failover: false,
             ignores_failover: false,
             breaks_after_failover: false,
@@ -256,7 +256,8 @@ impl World {
     fn answer(&mut self, link: LinkId, request: &[Vec<u8>]) -> Option<SentinelInput> {
         let (addr, kind) = self.links[&link].clone();
         let words: Vec<&str> = request.iter().map(|word| std::str::from_utf8(word).unwrap()).collect();
-        let asked = self.renamed.iter().find(|(_, new)| **new == words[0]).map_or(words[0], |(old, _)| *old);
+        let asked =
+            self.renamed_commands.iter().find(|(_, new)| **new == words[0]).map_or(words[0], |(old, _)| *old);
         let routine = ["PING", "INFO", "PUBLISH"].into_iter().find(|word| *word == asked);
         self.routine.extend(routine.map(|word| (self.now, addr.clone(), word)));
         match asked {

@@ -364,7 +364,7 @@ impl<E: Debug> Simulation<E> {
 
     /// Executes some commands, each under its slot's lock; after the last one the bytes enter the
     /// log.
-    pub(super) fn apply_some_commands(&mut self, host: usize) {
+    pub(super) fn apply_command_batch(&mut self, host: usize) {
         let (at, wall) = (self.process(host), self.wall_of(host));
         for _ in 0..=self.random.below(3) {
             let store = &mut self.data.stores[host];

@@ -64,7 +64,7 @@ pub(super) type NamedInvariant = (InvariantName, Box<dyn for<'a> Invariant<DataO
 /// Returns the event invariants of the data; `handover` and `waits` check states.
 pub(super) fn all() -> Vec<NamedInvariant> {
     vec![
-        (InvariantName::SameData, Box::new(same_data::SameData::default())),
+        (InvariantName::SameData, Box::new(same_data::ReplicaDataEquality::default())),
         (InvariantName::NoOverwrite, Box::new(no_overwrite::NoOverwrite::default())),
         (InvariantName::NoLoss, Box::new(no_loss::NoLoss::default())),
         (InvariantName::Copies, Box::new(copies::Copies::default())),

@@ -24,7 +24,7 @@ impl<E: Debug> Simulation<E> {
             for _ in 0..=self.random.below(2) {
                 let batch =
                     clients::pipeline_on(marker_key(key), &mut self.random, &mut self.data.values_issued);
-                let request = Box::new(Request::new(key, clients::split_units(batch)));
+                let request = Box::new(Request::new(key, clients::split_into_transactions(batch)));
                 if let Some(host) = self.any_server() {
                     let at = self.process(host);
                     self.data_within(micros, DataEvent::Begin { at, request });

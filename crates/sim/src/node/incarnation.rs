@@ -186,7 +186,7 @@ impl RunningNode {
     }
 
     /// Returns the state of the append-only file.
-    pub(super) fn file(&self) -> AofStatus {
+    pub(super) fn aof_status(&self) -> AofStatus {
         self.aof.status().expect("it is always enabled")
     }
 

@@ -42,7 +42,7 @@ fn run_scenarios(scenarios: &[Scenario], fault: &str) -> Scorecard {
         .unwrap()
 }
 
-fn is_good(input: &ScenarioResult) {
+fn assert_passed(input: &ScenarioResult) {
     assert_eq!(input.verdict.findings, [], "{}", evidence(input));
 }
 
@@ -50,7 +50,7 @@ fn is_good(input: &ScenarioResult) {
 fn testkit_cluster_moves_slot_and_counts_commands() {
     let three = [Scenario::read("three", CLUSTER_SCENARIOS).unwrap()];
     let innocent = run_scenarios(&three, "");
-    is_good(&innocent.cases[0]);
+    assert_passed(&innocent.cases[0]);
     assert_eq!(innocent.cases[0].verdict.costs.redirects_in_all, 1, "{}", evidence(&innocent.cases[0]));
     let guilty = run_scenarios(&three, "never-refreshes");
     let case = &guilty.cases[0];
@@ -69,7 +69,7 @@ fn testkit_sentinels_replace_master() {
         .collect();
     let innocent = run_scenarios(&replaced, "");
     assert_eq!(innocent.cases.len(), names.len());
-    innocent.cases.iter().for_each(is_good);
+    innocent.cases.iter().for_each(assert_passed);
     let guilty = run_scenarios(&replaced[1..], "never-asks-again");
     let case = &guilty.cases[0];
     assert_eq!(case.verdict.grade, Grade::Fails, "{}", evidence(case));
@@ -80,7 +80,7 @@ fn testkit_sentinels_replace_master() {
 fn client_inventing_replies_is_graded_harmful() {
     let dies: Vec<Scenario> =
         built_in_scenarios().unwrap().into_iter().filter(|scenario| scenario.name == "master-dies").collect();
-    is_good(&run_scenarios(&dies, "").cases[0]);
+    assert_passed(&run_scenarios(&dies, "").cases[0]);
     let guilty = run_scenarios(&dies, "invents-replies");
     let case = &guilty.cases[0];
     assert_eq!(case.verdict.grade, Grade::Harmful, "{}", evidence(case));

@@ -59,9 +59,12 @@ fn every_encoding_is_read() {
         (TYPE_STRINGS, b"\x02\x01a\xc0\x02".to_vec()),
         (TYPE_ZIPLIST, zip.clone()),
         (TYPE_ZIPLISTS, [&b"\x01"[..], &zip].concat()),
-        (TYPE_NODES, [&b"\x01\x02"[..], &encode_listpack(2, b"\x81a\x02\x02\x01")].concat()),
-        (TYPE_NODES, [&b"\x02\x01\x01a\x02"[..], &encode_listpack(1, b"\x02\x01")].concat()),
-        (TYPE_NODES, [&b"\x03\x02"[..], &encode_listpack(0, b""), b"\x01\x01a\x01\xc0\x02"].concat()),
+        (RDB_TYPE_LIST_NODES, [&b"\x01\x02"[..], &encode_listpack(2, b"\x81a\x02\x02\x01")].concat()),
+        (RDB_TYPE_LIST_NODES, [&b"\x02\x01\x01a\x02"[..], &encode_listpack(1, b"\x02\x01")].concat()),
+        (
+            RDB_TYPE_LIST_NODES,
+            [&b"\x03\x02"[..], &encode_listpack(0, b""), b"\x01\x01a\x01\xc0\x02"].concat(),
+        ),
     ];
     for (code, body) in table {
         assert_eq!(decode(*code, body).as_ref(), Ok(&row), "type {code}");
@@ -75,10 +78,14 @@ fn every_encoding_is_read() {
 fn malformed_lists_are_rejected() {
     let table: &[(u8, &[u8], RdbErrorReason)] = &[
         (TYPE_STRINGS, b"\x00", EMPTY_LIST),
-        (TYPE_NODES, b"\x00", EMPTY_LIST),
-        (TYPE_NODES, &[&b"\x01\x02"[..], &encode_listpack(0, b"")].concat(), EMPTY_LIST),
-        (TYPE_NODES, b"\x01\x03\x01a", RdbErrorReason::BadValue("Quicklist integrity check failed.")),
-        (TYPE_NODES, b"\x01\x02\x01a", RdbErrorReason::BadValue("Listpack integrity check failed.")),
+        (RDB_TYPE_LIST_NODES, b"\x00", EMPTY_LIST),
+        (RDB_TYPE_LIST_NODES, &[&b"\x01\x02"[..], &encode_listpack(0, b"")].concat(), EMPTY_LIST),
+        (
+            RDB_TYPE_LIST_NODES,
+            b"\x01\x03\x01a",
+            RdbErrorReason::BadValue("Quicklist integrity check failed."),
+        ),
+        (RDB_TYPE_LIST_NODES, b"\x01\x02\x01a", RdbErrorReason::BadValue("Listpack integrity check failed.")),
         (TYPE_ZIPLIST, b"\x01a", RdbErrorReason::BadValue("List ziplist integrity check failed.")),
         (TYPE_STRINGS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a", RdbErrorReason::UnexpectedEnd),
     ];
@@ -127,6 +134,6 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_do_not_panic(code in 0usize..4, body in prop::collection::vec(any::<u8>(), 0..80)) {
-        let _ = decode([TYPE_STRINGS, TYPE_ZIPLIST, TYPE_ZIPLISTS, TYPE_NODES][code], &body);
+        let _ = decode([TYPE_STRINGS, TYPE_ZIPLIST, TYPE_ZIPLISTS, RDB_TYPE_LIST_NODES][code], &body);
     }
 }

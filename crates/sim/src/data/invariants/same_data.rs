@@ -14,12 +14,12 @@ use crate::invariant::{Invariant, SetOnce};
 const CHECK_INTERVAL: u64 = 128;
 
 #[derive(Debug, Default)]
-pub(super) struct SameData {
+pub(super) struct ReplicaDataEquality {
     /// The data digest at each offset of each history.
     digests: SetOnce<(ReplId, ReplOffset), Vec<u8>>,
 }
 
-impl Invariant<DataObservation<'_>> for SameData {
+impl Invariant<DataObservation<'_>> for ReplicaDataEquality {
     fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let store = seen.store;
         // Data and log differ briefly within a segment or command.
