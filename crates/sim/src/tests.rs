@@ -182,6 +182,13 @@ fn cluster_seeds_1000_to_2000_hold_all_invariants() {
     assert_no_violation(Machine::Cluster, 1000..2000, 500);
 }
 
+/// The driver runs a step that repeats vote requests and one in which the last vote arrives at once.
+#[test]
+fn vote_of_the_failed_master_counts_if_requests_were_repeated_just_before_the_victory() {
+    let plan = Plan { nodes: 6, ..plan(Machine::Cluster, 5249) };
+    assert_eq!(run(plan, false).violation, None);
+}
+
 #[test]
 fn sentinel_seeds_0_to_1000_hold_all_invariants() {
     assert_no_violation(Machine::Sentinel, 0..1000, 600);

@@ -29,7 +29,9 @@ impl ClusterWorld {
                     self.hosts[host].rank = Some(*rank);
                 }
                 ClusterAction::Send { packet, .. } if matches!(packet.body, MessageBody::AuthRequest) => {
-                    self.hosts[host].failed_master = self.gossip(host).myself().master();
+                    // Not the master in the current state: the actions may come from several steps, and
+                    // a later step may have promoted this node.
+                    self.hosts[host].failed_master = packet.header.replica_of;
                     let rank = self.hosts[host].rank.take();
                     let by_operator = packet.header.message_flags.has(MessageFlags::FORCE_ACK);
                     if let Some(rank) = rank.filter(|_| !by_operator) {
