@@ -174,7 +174,6 @@ fn protected_client_outlives_its_kill() {
         let (mut victim, mut killer) = (server.connect(), server.connect());
         let id = victim.call_line("CLIENT ID").int();
         killer.call_line(&format!("DEBUG PROTECT-CLIENT {id}")).expect_ok();
-        assert_eq!(victim.call_line("PING").text(), "PONG");
         assert_eq!(killer.call_line(&format!("CLIENT KILL ID {id}")).int(), 1);
         let line = killer.call_line(&format!("CLIENT LIST ID {id}")).text();
         assert!(line.contains(" flags=A "), "{line}");

@@ -485,14 +485,10 @@ fn process_title_follows_its_template() {
         assert!(started.ends_with(&format!(":{} [cluster]", node.port)), "{started}");
         node
     });
-    for template in [
-        "{title}",
-        "{listen-addr}",
-        "  {server-mode} x ",
-        "{port} {tls-port}",
-        "{config-file}",
-        "{{a} {unixsocket}b",
-    ] {
+    // Valkey refuses `{title}` in CONFIG SET, which its documentation lists.
+    for template in
+        ["{listen-addr}", "  {server-mode} x ", "{port} {tls-port}", "{config-file}", "{{a} {unixsocket}b"]
+    {
         let titles = nodes.each_ref().map(|node| {
             node.connect().call(&["CONFIG", "SET", "proc-title-template", template]).expect_ok();
             let file = node.run("CONFIG GET proc-title-template").items()[1].text();

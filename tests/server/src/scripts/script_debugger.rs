@@ -117,7 +117,7 @@ fn debugger_output_matches_valkey() {
 fn debugger_shows_the_contents_of_libraries() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let lines = ["maxlen 0", "e redis", "e {m=math}", "e string", "c"];
-    let text = run_debug_session(&node, &["--ldb"], "return 1\nreturn 2", &lines);
+    let text = run_debug_session(&node, &["--ldb"], "local one = 1\nreturn one", &lines);
     for shown in
         ["[REPL_ALL]=3; ", "[call]= \"function@0x", "{[m]={[", "[pi]=3.14159; ", "[gsub]= \"function@0x"]
     {
