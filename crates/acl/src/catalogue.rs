@@ -17,7 +17,7 @@ pub struct CommandCatalogue {
 
 #[derive(Debug)]
 struct CatalogueEntry {
-    /// Lower case: `name`, or `container|sub`.
+    /// The full name in lower case: `name`, or `container|sub` for a subcommand.
     name: String,
     categories: Categories,
     subcommands: Vec<CommandId>,
@@ -51,13 +51,13 @@ impl CommandCatalogue {
         self.by_name.get(&name).copied()
     }
 
-    /// The full name of a command in lower case.
+    /// The full name of a command in lower case, with `|` between a container and its subcommand.
     #[must_use]
     pub fn name(&self, id: CommandId) -> &str {
         &self.commands[id.0].name
     }
 
-    /// The full name of the command with this index, if it exists.
+    /// The full name of the command with this index, or `None` if the index is out of range.
     #[must_use]
     pub fn name_of(&self, number: usize) -> Option<&str> {
         self.commands.get(number).map(|listed| listed.name.as_str())
@@ -67,7 +67,7 @@ impl CommandCatalogue {
         &self.commands[id.0].subcommands
     }
 
-    /// The commands of a category, by index.
+    /// All commands and subcommands that have at least one of the given categories.
     pub fn in_category(&self, category: Categories) -> impl Iterator<Item = CommandId> {
         let within = move |listed: &CatalogueEntry| listed.categories.intersects(category);
         (0..self.commands.len()).map(CommandId).filter(move |id| within(&self.commands[id.0]))

@@ -9,10 +9,10 @@ use crate::password::hex;
 use crate::selector::{AclRequest, AclSelector, Denial};
 use crate::users::{DEFAULT, Users};
 
-/// The client that runs the command, and the time.
+/// The client that runs an ACL command, and the current time.
 #[derive(Debug, Clone, Copy)]
 pub struct AclClient<'a> {
-    /// The name of the authenticated user.
+    /// The authenticated user, whom ACL WHOAMI reports.
     pub user: &'a [u8],
     /// The current time; ages of log entries are relative to it.
     pub now: Millis,
@@ -36,15 +36,15 @@ pub enum ResolveError {
     Arity(String),
 }
 
-/// The change made by a command, for the caller to act on.
+/// The change that an ACL command made to the users, for the caller to act on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UserChange {
-    /// No user changed.
+    /// The command changed no user, or failed.
     Nothing,
-    /// The rules of this user changed: subscribers to channels that are no longer permitted must be
-    /// disconnected.
+    /// The user whose rules changed. The caller must disconnect this user's subscribers to channels that are no longer
+    /// permitted.
     Changed(Vec<u8>),
-    /// These users were deleted: their clients must be disconnected.
+    /// The deleted users. The caller must disconnect their clients.
     Deleted(Vec<Vec<u8>>),
 }
 
@@ -177,7 +177,7 @@ fn run_dryrun(
     request: Args<'_>,
     reply: &mut Writer<'_>,
 ) -> Result<(), String> {
-    // Cut at the first NUL, because Redis prints it as a C string.
+    // Redis prints the rule as a C string, so cut it at the first NUL.
     let shown = |bytes: &[u8]| {
         let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(&text[..text.len().min(128)]).into_owned()

@@ -15,13 +15,13 @@ const MERGE_WINDOW_MS: i64 = 60_000;
 pub enum DenialReason {
     /// Wrong user name or password.
     Auth,
-    /// The command is not permitted.
+    /// The user may not run the command.
     Command,
-    /// A key of the command is not permitted.
+    /// The user may not access one of the command's keys.
     Key,
-    /// A channel of the command is not permitted.
+    /// The user may not access one of the command's channels.
     Channel,
-    /// A database of the command is not permitted.
+    /// The user may not access one of the command's databases.
     Database,
     /// The name in the client's certificate is not a user.
     Certificate,
@@ -50,14 +50,14 @@ impl DenialReason {
     }
 }
 
-/// An access denial.
+/// One denied request or failed login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AclDenial {
-    /// The missing permission.
+    /// Which permission was missing, or why the login failed.
     pub reason: DenialReason,
-    /// `toplevel`, `multi`, `lua` or `module`.
+    /// Where the denied command was called: `toplevel`, `multi`, `lua` or `module`.
     pub context: &'static str,
-    /// The command, key or channel.
+    /// The name of the denied command, key or channel.
     pub object: Vec<u8>,
     /// The user, or the name given in a failed login.
     pub username: Vec<u8>,
@@ -87,7 +87,7 @@ pub struct AclLog {
     entries: VecDeque<LogEntry>,
     length: usize,
     next_id: u64,
-    /// Denials since the start, in the order of [`DenialReason::REASON_NAMES`].
+    /// Number of denials since the start, per reason in the order of [`DenialReason::REASON_NAMES`].
     refused_count: [u64; DenialReason::REASON_NAMES.len()],
 }
 
@@ -130,7 +130,7 @@ impl AclLog {
         self.entries.truncate(length);
     }
 
-    /// Denials since the start, by the reasons' INFO names.
+    /// The number of denials since the start for each reason, with the reason's name in INFO.
     pub fn reset_refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
         DenialReason::REASON_NAMES.iter().zip(self.refused_count).map(|((_, name), count)| (*name, count))
     }

@@ -11,9 +11,9 @@ use crate::user::RuleError;
 /// The parts of a request that access control checks.
 #[derive(Debug, Clone, Default)]
 pub struct AclRequest<'a> {
-    /// `None` for a command that every user may run (AUTH, HELLO, QUIT).
+    /// The command to run, or `None` if every user may run it (AUTH, HELLO, QUIT).
     pub command: Option<CommandId>,
-    /// The argument after the command name.
+    /// The argument after the command name, for rules that permit only one first argument.
     pub first_argument: Option<&'a [u8]>,
     /// The keys that the command accesses, with the kind of access.
     pub keys: SmallVec<[KeyUse<'a>; 4]>,
@@ -29,43 +29,43 @@ pub enum AccessedDatabases {
     /// The request does not access any database.
     #[default]
     Nothing,
-    /// These databases.
+    /// The request accesses only these databases.
     Some(SmallVec<[u32; 2]>),
-    /// Every database, as FLUSHALL accesses.
+    /// The request accesses every database, like FLUSHALL.
     All,
 }
 
 /// A key of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyUse<'a> {
-    /// The key's bytes.
+    /// The full key as sent by the client.
     pub name: &'a [u8],
-    /// Required access.
+    /// Whether the command reads the key, writes it, or both.
     pub access: KeyAccess,
 }
 
 /// The kind of access to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyAccess {
-    /// Reads the value.
+    /// The command returns or uses the value.
     pub read: bool,
-    /// Writes the value.
+    /// The command changes or deletes the value.
     pub write: bool,
 }
 
 /// A channel of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct ChannelUse<'a> {
-    /// The name or pattern.
+    /// The channel name, or the pattern of PSUBSCRIBE.
     pub name: &'a [u8],
-    /// It is a pattern (PSUBSCRIBE).
+    /// Whether `name` is a pattern (PSUBSCRIBE).
     pub is_pattern: bool,
 }
 
 /// Why a request is denied. Variants are ordered: later ones got closer to being allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denial {
-    /// This database, or all databases.
+    /// The database that is not permitted, or `None` if the request needs all databases.
     Database(Option<u32>),
     /// The command itself is not permitted.
     Command,
@@ -105,7 +105,7 @@ impl KeyPattern {
 enum RuleTarget {
     Category(Categories),
     Command(CommandId),
-    /// A command with this first argument.
+    /// The command with only this first argument, as in `+select|0`.
     FirstArgument(CommandId, Vec<u8>),
 }
 
@@ -157,7 +157,7 @@ impl AclSelector {
         }
     }
 
-    /// Whether it permits every command, key, channel and database.
+    /// Whether the selector permits every command, key, channel and database.
     pub(crate) fn permits_everything(&self) -> bool {
         self.default_allow
             && self.rules.is_empty()
@@ -166,7 +166,7 @@ impl AclSelector {
             && self.databases.is_none()
     }
 
-    /// Whether it permits reading every key.
+    /// Whether the selector permits reading every key.
     pub(crate) fn permits_reading_all_keys(&self) -> bool {
         let PermittedPatterns::Some(patterns) = &self.keys else { return true };
         patterns.iter().any(|known| known.access.read && known.pattern == b"*")
@@ -248,7 +248,8 @@ impl AclSelector {
         Ok(())
     }
 
-    /// Parses the target of a `+` or `-` rule: a category, a command, or a command with its first argument.
+    /// Parses the target of a `+` or `-` rule, which is a category, a command, or a command with its first argument,
+    /// and adds the rule.
     fn add_rule(
         &mut self,
         catalogue: &CommandCatalogue,
@@ -302,7 +303,7 @@ impl AclSelector {
         }
     }
 
-    /// Checks a request.
+    /// Checks the command, databases, keys and channels of a request against the rules.
     pub(crate) fn check(&self, request: &AclRequest<'_>) -> Result<(), Denial> {
         self.check_databases(&request.databases)?;
         if let Some(id) = request.command
@@ -344,8 +345,8 @@ impl AclSelector {
         patterns.iter().any(|known| enough(known.access) && glob::matches(&known.pattern, key.name))
     }
 
-    /// A pattern is permitted only if it is literally one of the permitted ones: the set of channels it may
-    /// match is unbounded.
+    /// A pattern is permitted only if a rule contains exactly the same pattern, because a subscription pattern can
+    /// match an unlimited number of channels.
     pub(crate) fn permits_channel(&self, channel: ChannelUse<'_>) -> bool {
         let PermittedPatterns::Some(patterns) = &self.channels else { return true };
         patterns.iter().any(|known| {
@@ -353,7 +354,7 @@ impl AclSelector {
         })
     }
 
-    /// The command rules.
+    /// The command rules, separated by spaces.
     pub(crate) fn commands(&self) -> String {
         let mut text = if self.default_allow { "+@all" } else { "-@all" }.to_owned();
         for rule in &self.rules {
@@ -422,7 +423,7 @@ fn parse_key_pattern(rule: &[u8]) -> Option<(KeyAccess, &[u8])> {
     let (mut access, mut at) = (KeyAccess { read: true, write: true }, 1);
     if rule[0] == b'%' {
         access = KeyAccess { read: false, write: false };
-        // Without a tilde the pattern is empty, which Redis accepts too.
+        // Redis accepts a rule without a tilde, too; its pattern is empty.
         while rule.get(at).is_some_and(|byte| *byte != b'~') {
             match rule[at].to_ascii_uppercase() {
                 b'R' => access.read = true,

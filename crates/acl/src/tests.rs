@@ -46,7 +46,7 @@ impl CommandResolver for TestCommands {
     }
 }
 
-/// Users and a log, with the effect of the last command.
+/// A user list with an ACL log, and the change that the last command made.
 struct TestServer {
     users: Users,
     log: AclLog,
@@ -122,7 +122,7 @@ fn rules_keep_their_wording_unless_overridden() {
         let mut server = TestServer::new();
         assert_eq!(server.execute(&format!("setuser u {rules}")), "+OK", "{rules}");
         assert_eq!(server.format_rules("u"), described, "{rules}");
-        // Parsing the description gives an equal user.
+        // A user created from the description is equal to the original user.
         assert_eq!(server.execute(&format!("setuser again {described}")), "+OK");
         assert_eq!(server.users.find(b"again"), server.users.find(b"u"), "{described}");
     }

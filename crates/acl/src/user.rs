@@ -3,39 +3,39 @@
 use crate::password::PasswordHash;
 use crate::selector::{AclRequest, AclSelector, ChannelUse, Denial, RuleContext};
 
-/// Why a rule was rejected.
+/// The reason why an ACL rule was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// A malformed rule.
+    /// The rule is malformed.
     #[error("Syntax error")]
     Syntax,
-    /// An unknown command or category.
+    /// The rule names an unknown command or category.
     #[error("Unknown command or category name in ACL")]
     Unknown,
-    /// A permitted first argument for a subcommand.
+    /// The rule permits a first argument of a subcommand, which is not supported.
     #[error("Allowing first-arg of a subcommand is not supported")]
     FirstArgumentOfSubcommand,
-    /// A key pattern although all keys are permitted.
+    /// The rule adds a key pattern although all keys are permitted.
     #[error(
         "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any \
          effect. Try 'resetkeys' to start with an empty list of patterns"
     )]
     KeysAfterAll,
-    /// A channel pattern although all channels are permitted.
+    /// The rule adds a channel pattern although all channels are permitted.
     #[error(
         "Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and does not have any \
          effect. Try 'resetchannels' to start with an empty list of channels"
     )]
     ChannelsAfterAll,
-    /// Removal of a password that the user does not have.
+    /// The rule removes a password that the user does not have.
     #[error("The password you are trying to remove from the user does not exist")]
     NoSuchPassword,
-    /// A malformed password hash.
+    /// The rule contains a malformed password hash.
     #[error(
         "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
     )]
     BadHash,
-    /// A database number out of range.
+    /// The rule names a database number that is out of range.
     #[error("The provided database ID is out of range")]
     DatabaseRange,
 }
@@ -44,7 +44,7 @@ pub enum RuleError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     enabled: bool,
-    /// Any password is accepted.
+    /// Whether the user can log in with any password (`nopass`).
     no_password: bool,
     passwords: Vec<PasswordHash>,
     root_selector: AclSelector,
@@ -98,7 +98,7 @@ impl User {
         Ok(())
     }
 
-    /// Applies a rule with a prefix character.
+    /// Applies a rule that starts with a prefix character, such as `>` for a password or `~` for a key pattern.
     fn apply_marked(&mut self, grammar: RuleContext<'_>, rule: &[u8]) -> Result<(), RuleError> {
         let from_hex = |text| PasswordHash::from_hex(text).ok_or(RuleError::BadHash);
         match (rule[0], &rule[1..]) {
@@ -160,7 +160,7 @@ impl User {
         self.enabled
     }
 
-    /// Whether clients can be this user without authentication.
+    /// Whether clients are this user without authentication: the user is enabled and needs no password.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.enabled && self.no_password
@@ -207,7 +207,7 @@ impl User {
         self.selectors().any(|selector| selector.permits_channel(channel))
     }
 
-    /// The flags by name.
+    /// The flags as ACL rules: `on` or `off`, and `nopass`.
     pub(crate) fn flags(&self) -> Vec<&'static str> {
         let mut flags = vec![if self.enabled { "on" } else { "off" }];
         if self.no_password {

@@ -19,27 +19,27 @@ pub struct Users {
     by_name: BTreeMap<Vec<u8>, Arc<User>>,
 }
 
-/// Why the rules of a user were rejected.
+/// The reason why the rules of a user were rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UserRulesError {
-    /// The name contains a space or NUL.
+    /// The user name contains a space or NUL.
     #[error("Usernames can't contain spaces or null characters")]
     Name,
-    /// The file already defines this user.
+    /// The ACL file already defines this user.
     #[error("Duplicate user found. A user can only be defined once in config files")]
     Duplicate,
-    /// A selector without closing parenthesis.
+    /// A selector has no closing parenthesis.
     #[error("Unmatched parenthesis in acl selector starting at '{start}'.")]
     Unmatched {
-        /// The first words of the selector.
+        /// The first words of the unclosed selector.
         start: String,
     },
-    /// A rejected rule.
+    /// A rule is invalid.
     #[error("Error in ACL SETUSER modifier '{rule}': {reason}")]
     Rule {
-        /// The rule text.
+        /// The text of the invalid rule.
         rule: String,
-        /// Why it was rejected.
+        /// The reason why the rule is invalid.
         reason: RuleError,
     },
 }
@@ -47,29 +47,29 @@ pub enum UserRulesError {
 /// An error in a line of an ACL file, with the wording of Valkey 9.1 ([`AclFileError::text`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AclFileError {
-    /// The line does not define a user.
+    /// The line does not begin with `user` and a name.
     NoUser {
-        /// The line number.
+        /// Line number, starting at 1.
         line: usize,
     },
     /// An earlier line defines the same user.
     Duplicate {
-        /// The line number.
+        /// Line number, starting at 1.
         line: usize,
-        /// The user name.
+        /// The user that is defined twice.
         name: String,
     },
     /// The rules were rejected.
     Rules {
-        /// The line number.
+        /// Line number, starting at 1.
         line: usize,
-        /// Why they were rejected.
+        /// The reason why the rules were rejected.
         error: UserRulesError,
     },
 }
 
 impl AclFileError {
-    /// The message, for the file at `path`.
+    /// Formats the error for the log. `path` is the ACL file's path.
     #[must_use]
     pub fn error_text(&self, path: &str) -> String {
         match self {
@@ -88,7 +88,7 @@ impl AclFileError {
 }
 
 impl Users {
-    /// Only the user `default`, with all permissions.
+    /// Creates a list with only the user `default`, who has all permissions.
     #[must_use]
     pub fn new(catalogue: impl Into<Arc<CommandCatalogue>>) -> Self {
         Self::with_catalogue(catalogue.into(), false)
@@ -104,7 +104,7 @@ impl Users {
         }
     }
 
-    /// Only the user `default`, keeping the settings of this set of users.
+    /// Returns a list with only the user `default`, with the settings of this list.
     #[must_use]
     pub fn reset(&self) -> Self {
         Self::with_catalogue(self.catalogue.clone(), self.all_channels_by_default)
@@ -115,7 +115,7 @@ impl Users {
         self.all_channels_by_default = is_enabled;
     }
 
-    /// The commands that rules can name.
+    /// The commands that the rules of these users can name.
     #[must_use]
     pub fn catalogue(&self) -> &CommandCatalogue {
         &self.catalogue
@@ -130,7 +130,7 @@ impl Users {
     /// The user `default`.
     ///
     /// # Panics
-    /// Never: it cannot be deleted.
+    /// Never, because the user `default` cannot be deleted.
     #[must_use]
     pub fn default_user(&self) -> &Arc<User> {
         &self.by_name[DEFAULT]
@@ -184,7 +184,7 @@ impl Users {
                 all_channels_by_default: self.all_channels_by_default,
             };
             user.apply(grammar, &rule).map_err(|reason| UserRulesError::Rule {
-                // Redis prints it as a C string, so cut at the first NUL.
+                // Redis prints the rule as a C string, so cut it at the first NUL.
                 rule: String::from_utf8_lossy(rule.split(|byte| *byte == 0).next().unwrap_or_default())
                     .into_owned(),
                 reason,
@@ -259,10 +259,10 @@ impl Users {
         Ok(())
     }
 
-    /// Deletes a user. Returns whether it existed.
+    /// Deletes a user. Returns whether the user existed.
     ///
     /// # Panics
-    /// If it is the user `default`.
+    /// If `name` is the user `default`.
     pub(crate) fn delete(&mut self, name: &[u8]) -> bool {
         assert!(name != DEFAULT, "there is always one");
         self.by_name.remove(name).is_some()

@@ -23,7 +23,7 @@ redis.call('pexpire', KEYS[1], ARGV[2])
 redis.call('hincrby', KEYS[1], ARGV[1], -1)
 return nil";
 
-/// Small enough that a run under valgrind ends soon.
+/// The default number of keys, small enough that a run under valgrind ends soon.
 const KEYS: usize = 20_000;
 
 /// The arguments of the command for key number `n`. Consecutive numbers give different keys in different slots.
@@ -59,7 +59,7 @@ fn main() {
     };
     let keys = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(KEYS);
     let mut path = CommandPath::new();
-    // Any permutation works as long as it differs from slot order.
+    // The key order must differ from slot order; any permutation that does is suitable.
     let mut order = (0..).map(|n: usize| n.wrapping_mul(7919) % keys);
     path.run(&mut encode_words(&["script", "load", LOCK]));
     for n in 0..keys {

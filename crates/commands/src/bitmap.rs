@@ -83,7 +83,7 @@ enum RangeUnit {
 }
 
 impl RangeUnit {
-    /// Parses argument `index`. The default is bytes.
+    /// Parses the unit from argument `index`; without the argument, the unit is bytes.
     fn parse(context: &Context<'_>, index: usize) -> Result<Self, CommandError> {
         match context.args.get(index) {
             None => Ok(Self::Byte),

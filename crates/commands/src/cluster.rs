@@ -1,7 +1,7 @@
 //! Command table rows of CLUSTER.
 //!
-//! Subcommands about the keys of a slot are handled here. Subcommands that read or change the topology run in the
-//! shell.
+//! Subcommands about the keys of a slot are handled here. Subcommands that read or change the topology are executed by
+//! the server process outside of the engine ([`engine::ShellCommand`]).
 
 mod scan;
 mod slot_stats;
@@ -39,7 +39,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .each_slot(),
 ];
 
-/// A subcommand that the shell executes.
+/// Builds the row of a subcommand that the server executes outside of the engine.
 const fn shell_row(
     name: &'static str,
     since: &'static str,
@@ -50,7 +50,8 @@ const fn shell_row(
     Command::new(name, Group::Cluster, since, arity, summary).shell(ShellCommand::Cluster(command))
 }
 
-/// A subcommand of the shell whose reply depends on more than the dataset.
+/// Builds the row of such a subcommand whose reply depends on more than the dataset, so that its reply is not
+/// deterministic.
 const fn nondeterministic_row(
     name: &'static str,
     since: &'static str,
@@ -103,7 +104,7 @@ const CLUSTER: &[Command] = &[
         "Marks ranges of slots as unassigned in this node's view.",
     )
     .flags(CHANGE_FLAGS),
-    // CLUSTER FAILOVER blocks, and a master that pauses writes notifies its replicas.
+    // CLUSTER FAILOVER blocks the client. A master also sends it to notify its replicas of a pause of writes.
     shell_row("failover", "3.0.0", -2, C::Failover, "Starts a failover of this replica's master.")
         .node(NodeCommand::Cluster(C::Failover))
         .flags(CHANGE_FLAGS.union(Flags::MASTER_TO_REPLICA)),
@@ -164,7 +165,7 @@ const CLUSTER: &[Command] = &[
     shell_row("saveconfig", "3.0.0", 2, C::SaveConfig, "Saves nodes.conf.").flags(CHANGE_FLAGS),
     shell_row("set-config-epoch", "3.0.0", 3, C::SetConfigEpoch, "Sets the epoch of a new node.")
         .flags(CHANGE_FLAGS),
-    // May block, also when it arrives in the replication stream.
+    // CLUSTER SETSLOT may block, even if it arrives in the replication stream.
     shell_row("setslot", "3.0.0", -4, C::SetSlot, "Starts, completes or cancels the migration of a slot.")
         .node(NodeCommand::Cluster(C::SetSlot))
         .flags(CHANGE_FLAGS.union(Flags::MAY_REPLICATE)),
@@ -313,8 +314,8 @@ fn flush_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The error for an unknown subcommand or wrong arguments. Quotes the subcommand as the client sent it, cut at 128
-/// bytes as in Valkey.
+/// The error for an unknown subcommand or wrong arguments. The error quotes the subcommand as the client sent it, cut
+/// at 128 bytes as in Valkey.
 fn invalid_subcommand(subcommand: &[u8]) -> CommandError {
     let subcommand = String::from_utf8_lossy(&subcommand[..subcommand.len().min(128)]);
     let text =

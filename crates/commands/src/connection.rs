@@ -155,8 +155,8 @@ fn echo(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// A master that has lost its dataset must count as down for sentinels; any error except LOADING and MASTERDOWN does
-/// that.
+/// Sentinels must consider a master down after it has lost its dataset. Any error reply to PING except LOADING and
+/// MASTERDOWN has this effect.
 const PING_WITHOUT_DATASET: &str =
     "EMPTYMASTER This master started without its data and waits until a replica has taken its place.";
 

@@ -46,7 +46,7 @@ const SOURCE_TEXTS: &[&str] = &[
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CommandDocs {
     pub(crate) complexity: Option<&'static str>,
-    /// Versions and the change that each brought.
+    /// The versions that changed the command, each with a description of the change.
     pub(crate) history: Vec<(&'static str, &'static str)>,
     pub(crate) doc_flags: Vec<&'static str>,
     pub(crate) deprecated_since: Option<&'static str>,
@@ -54,14 +54,14 @@ pub(crate) struct CommandDocs {
     pub(crate) arguments: Vec<ArgumentDocs>,
 }
 
-/// An argument, or a group of arguments.
+/// An argument, or a group of arguments, in COMMAND DOCS.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ArgumentDocs {
     pub(crate) name: &'static str,
     pub(crate) kind: &'static str,
-    /// The name to show in place of `name`.
+    /// The name to show instead of `name`, if they differ.
     pub(crate) display: Option<&'static str>,
-    /// Index of the key spec that locates this argument.
+    /// Index of the key spec that locates this argument, or `None` if the argument is not a key.
     pub(crate) key_spec: Option<i64>,
     pub(crate) token: Option<&'static str>,
     pub(crate) since: Option<&'static str>,

@@ -3,8 +3,8 @@
 use engine::Context;
 use resp::Writer;
 
-/// Replies with the help of `container`. `lines` has each subcommand with its arguments, followed by its description
-/// indented by four spaces.
+/// Replies to HELP of the container command `container`. `lines` contains each subcommand with its arguments, followed
+/// by its description indented by four spaces.
 pub(super) fn reply_help(context: &mut Context<'_>, container: &str, lines: &[&str]) {
     write_help(&mut context.reply, container, lines);
 }

@@ -15,7 +15,7 @@ use crate::sketch::{self, Observation, Registers, Sketch, SketchError};
 
 family!(hyperloglog, Hyperloglog, HYPERLOGLOG);
 
-/// The key is read, but PFCOUNT may also write its cached estimate.
+/// PFCOUNT reads the key, but may also write its estimate into the cache of the sketch.
 const COUNT_KEY_FLAGS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
 const MERGE_KEYS: &[KeySpec] =
     &[KeySpec::single_key(1, COUNT_KEY_FLAGS.union(KeyFlags::INSERT)), KeySpec::range(2, -1, 1, key::READ)];
@@ -141,7 +141,7 @@ fn observe_sparse(
             store_sketch(context, key, found, &bytes);
             context.count_changes(changes - 1);
         }
-        // OBJECT ENCODING reports it like a string edited in place.
+        // A sketch is edited in place, so OBJECT ENCODING must report it like a string that was edited in place.
         Some(place) => {
             let _ = context.table(key).edit_string(place, key, bytes.len(), EncodingHint::Raw);
         }
@@ -175,8 +175,8 @@ fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Caches the estimate in the sketch, if a read command may write now. It may not while the append-only file cannot be
-/// written: under `appendfsync always` the reply would wait for the file.
+/// Caches the estimate in the sketch, unless writes are refused at present. While the append-only file cannot be
+/// written, the reply under `appendfsync always` would wait for the file.
 fn cache_estimate(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, number: u64) {
     let stopped = NodeFlags::NO_OWN_CHANGES.union(NodeFlags::SLOT_WRITES_PAUSED).union(NodeFlags::AOF_FAILED);
     if context.session.origin() == CommandOrigin::Client

@@ -16,10 +16,10 @@ pub(crate) type ElementBytes = SmallVec<[u8; 24]>;
 
 /// A value of any type.
 pub(crate) trait AnyValue<'a> {
-    /// The type's number in Redis, which DEBUG DIGEST hashes before the value.
+    /// The type's number in Redis, which DEBUG DIGEST hashes before the content.
     fn type_number(&self) -> u32;
 
-    /// Adds the content to the digest.
+    /// Adds the content of the value to the digest.
     fn digest(&self, digest: &mut Digest);
 
     /// The number of elements, or `None` for types that Redis stores neither as a listpack nor as a table.
@@ -27,17 +27,18 @@ pub(crate) trait AnyValue<'a> {
         None
     }
 
-    /// The value as an input of SORT, if it can be sorted.
+    /// The value as an input of SORT, or `None` for types that cannot be sorted.
     fn as_sortable(&self) -> Option<&dyn Sortable> {
         None
     }
 
-    /// The value as an input of ZUNION and similar commands, if it has members.
+    /// The value as an input of ZUNION and similar commands, or `None` for types without members.
     fn as_scored_members(&self) -> Option<&dyn ScoredMembers<'a>> {
         None
     }
 
-    /// The string value, or that of a field that has not expired at `now`, for a BY or GET pattern of SORT.
+    /// The value that a BY or GET pattern of SORT selects: the string itself, or the value of a hash field that has not
+    /// expired at `now`.
     fn string_for_sort(&self, _field: Option<&[u8]>, _now: Millis) -> Option<ElementBytes> {
         None
     }
@@ -48,10 +49,10 @@ pub(crate) trait Sortable {
     /// The number of elements.
     fn len(&self) -> usize;
 
-    /// Whether the elements have a natural order.
+    /// Whether the elements have a natural order, as in a list or sorted set.
     fn is_ordered(&self) -> bool;
 
-    /// The elements in this range. `reversed` reverses the natural order, if there is one.
+    /// Returns the elements in this range of indexes. `reversed` reverses the natural order, if there is one.
     fn load_elements(&self, range: Range<usize>, reversed: bool) -> Vec<ElementBytes>;
 }
 

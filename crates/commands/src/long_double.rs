@@ -15,11 +15,11 @@ use big::Big;
 
 /// Longer text is refused, since Redis copies the text into a buffer of 5 KiB.
 const MAX_TEXT_LEN: usize = 5 * 1024;
-/// Finite numbers are below 2 to this power.
+/// Finite numbers are below 2 to the power of this exponent.
 const MAX_EXPONENT: i64 = 16384;
-/// Numbers below 2 to this power, half of the smallest subnormal, are an underflow.
+/// Numbers below 2 to the power of this exponent (half of the smallest subnormal) are refused.
 const MIN_EXPONENT: i64 = -16445;
-/// Decimal places when printed.
+/// Number of decimal places that are printed.
 const DECIMAL_PLACES: u32 = 17;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Default for LongDouble {
 impl LongDouble {
     pub(crate) const ZERO: Self = Self::Finite { negative: false, mantissa: 0, exponent: 0 };
 
-    /// The largest finite number; its negation is the smallest.
+    /// The largest finite number.
     pub(crate) const MAX: Self =
         Self::Finite { negative: false, mantissa: u64::MAX, exponent: MAX_EXPONENT as i32 - 64 };
     pub(crate) const MIN: Self = Self::MAX.negated();
@@ -221,7 +221,7 @@ impl Numeral {
             return Some((0, 0));
         }
         let power = self.exponent - self.decimal_places;
-        // Far out of range: avoid the big-integer computation.
+        // The number is far out of range, so avoid the computation with big integers.
         if !(-4970..=4940).contains(&(self.len + power)) {
             return None;
         }
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn sums_match_redis() {
-        // Taken from INCRBYFLOAT of Redis 7.0.15 on x86-64.
+        // The expected texts were taken from INCRBYFLOAT of Redis 7.0.15 on x86-64.
         let table = [
             ("0.1", "0.2", "0.3"),
             ("10.5", "0.1", "10.6"),

@@ -115,7 +115,8 @@ fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Comma
     };
     for name in &names {
         let count = context.engine.pubsub.unsubscribe(kind, name, &client);
-        // Deliver messages published before the unsubscription ahead of its confirmation; none may follow it.
+        // Messages published before the unsubscription are delivered before its confirmation, because no message may
+        // follow the confirmation.
         let mut waiting = Vec::new();
         context.session.take_messages(&mut waiting);
         context.write_push(|reply| reply.raw(&waiting));

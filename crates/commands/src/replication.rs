@@ -1,4 +1,4 @@
-//! Command table rows of replication. All of them run in the shell.
+//! Command table rows of replication. The server executes all of these commands outside of the engine.
 
 use engine::{Categories, Command, Flags, Group, NodeCommand, ShellCommand};
 

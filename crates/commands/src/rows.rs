@@ -2,8 +2,8 @@
 
 use engine::{Flags, KeyFlags, KeySpec};
 
-/// Defines a function that builds the rows of one command family, with its name, group, ACL category and shared
-/// defaults.
+/// Defines a function that builds the rows of one command family, so that each row need not repeat the family's group,
+/// ACL category and defaults.
 macro_rules! family {
     ($row:ident, $group:ident, $category:ident $(, $also:ident)?) => {
         /// Builds a row of this family.
@@ -44,24 +44,24 @@ pub(super) const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 pub(super) mod key {
     use engine::KeyFlags;
 
-    /// Returns metadata of the value, such as its type or length.
+    /// The command returns metadata of the value, such as its type or length.
     pub(crate) const METADATA: KeyFlags = KeyFlags::RO;
     pub(crate) const READ: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
     pub(crate) const UPDATE: KeyFlags = KeyFlags::RW.union(KeyFlags::UPDATE);
-    /// Returns and changes part of the value.
+    /// The command returns and changes a part of the value.
     pub(crate) const READ_UPDATE: KeyFlags = UPDATE.union(KeyFlags::ACCESS);
     pub(crate) const INSERT: KeyFlags = KeyFlags::RW.union(KeyFlags::INSERT);
     pub(crate) const DELETE: KeyFlags = KeyFlags::RW.union(KeyFlags::DELETE);
-    /// Returns and deletes part of the value.
+    /// The command returns and deletes a part of the value.
     pub(crate) const POP: KeyFlags = DELETE.union(KeyFlags::ACCESS);
-    /// Overwrites the value.
+    /// The command overwrites the value.
     pub(crate) const OVERWRITE: KeyFlags = KeyFlags::OW.union(KeyFlags::UPDATE);
-    /// Creates a value if the key does not exist.
+    /// The command creates a value if the key does not exist.
     pub(crate) const CREATE: KeyFlags = KeyFlags::OW.union(KeyFlags::INSERT);
     pub(crate) const REMOVE: KeyFlags = KeyFlags::RM.union(KeyFlags::DELETE);
 }
 
-// One key, argument 1.
+// Key specs of commands with one key, which is argument 1.
 pub(super) const METADATA_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::METADATA)];
 pub(super) const READ_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::READ)];
 pub(super) const UPDATE_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::UPDATE)];
@@ -71,37 +71,37 @@ pub(super) const DELETE_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::DELETE)]
 pub(super) const POP_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::POP)];
 pub(super) const OVERWRITE_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::OVERWRITE)];
 
-// One key after the subcommand's name.
+// Key specs of commands with one key, which follows the subcommand's name.
 pub(super) const METADATA_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::METADATA)];
 pub(super) const READ_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::READ)];
 pub(super) const UPDATE_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::UPDATE)];
 pub(super) const INSERT_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::INSERT)];
 pub(super) const DELETE_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::DELETE)];
 
-// All remaining arguments are keys.
+// Key specs of commands whose remaining arguments are all keys.
 pub(super) const METADATA_KEYS: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::METADATA)];
 pub(super) const READ_KEYS: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::READ)];
 pub(super) const REMOVE_KEYS: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::REMOVE)];
 
-// Two keys or more: sources and destinations.
-/// An element moves from the first key to the second.
+// Key specs of commands with two keys or more, sources and destinations.
+/// An element moves from the first key to the second key.
 pub(super) const POP_AND_INSERT_KEYS: &[KeySpec] =
     &[KeySpec::single_key(1, key::POP), KeySpec::single_key(2, key::INSERT)];
-/// Reads the second key and stores the result under the first.
+/// The command reads the second key and stores the result under the first key.
 pub(super) const OVERWRITE_FROM_KEY: &[KeySpec] =
     &[KeySpec::single_key(1, key::OVERWRITE), KeySpec::single_key(2, key::READ)];
-/// Reads all keys but the first and stores the result there.
+/// The command reads all keys but the first, and stores the result under the first key.
 pub(super) const OVERWRITE_FROM_KEYS: &[KeySpec] =
     &[KeySpec::single_key(1, key::OVERWRITE), KeySpec::range(2, -1, 1, key::READ)];
 
-// Elements are popped from the first non-empty key.
-/// The keys come before a timeout.
+// Key specs of commands that pop elements from the first non-empty key.
+/// The keys are all arguments except the last one, which is a timeout.
 pub(super) const POP_KEYS: &[KeySpec] = &[KeySpec::range(1, -2, 1, key::POP)];
-/// The keys come after their number.
+/// The keys follow the argument with their number.
 pub(super) const POP_COUNTED_KEYS: &[KeySpec] = &[KeySpec::counted_keys(1, key::POP)];
-/// The keys come after a timeout and their number.
+/// The keys follow a timeout and the argument with their number.
 pub(super) const POP_COUNTED_KEYS_2: &[KeySpec] = &[KeySpec::counted_keys(2, key::POP)];
-/// The keys come after their number.
+/// The keys follow the argument with their number.
 pub(super) const READ_COUNTED_KEYS: &[KeySpec] = &[KeySpec::counted_keys(1, key::READ)];
 
 /// Adds the flag for key specs whose access depends on other arguments.

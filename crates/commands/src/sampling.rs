@@ -13,7 +13,7 @@ use resp::Writer;
 /// elements and at most `MAX_PROBED` are wanted. Otherwise a scan of all elements is as cheap.
 const MIN_PROBE_RATIO: usize = 3;
 const MAX_PROBED: usize = 10_000;
-/// Failed probes allowed per wanted element.
+/// Number of failed probes that are allowed for each wanted element.
 const TRIES_PER_ELEMENT: usize = 20;
 /// Minimum size in bytes of an element in a reply.
 const MIN_ELEMENT_BYTES: usize = b"$0\r\n\r\n".len();
@@ -44,7 +44,7 @@ pub(super) trait SamplePool {
     /// The number of elements that have not expired.
     fn live_len(&self) -> usize;
 
-    /// The element that `random` selects out of all, or `None` if it has expired.
+    /// Returns the element at the position that the random number selects, or `None` if that element has expired.
     fn random(&self, random: u64) -> Option<Self::Element>;
 
     /// Visits the elements that have not expired.
@@ -125,7 +125,7 @@ fn reply_with_repeats<P: SamplePool>(
     for _ in 0..wanted {
         match random_element(pool, random) {
             Some(element) => out.push(element),
-            // Nearly all elements have expired: select by rank among the live ones.
+            // Nearly all elements have expired, so select by rank among those that have not.
             None => sample_by_scan(pool, 1, random, out),
         }
         if out.reply.is_over_limit() {

@@ -17,7 +17,7 @@ bitflags! {
     }
 }
 
-/// The option with this name that leaves out a part of each element.
+/// The option with this name that omits a part of each element from the reply, such as NOVALUES.
 fn element_option(word: &[u8]) -> Option<AcceptedOptions> {
     let options = [(&b"novalues"[..], AcceptedOptions::NOVALUES), (b"noscores", AcceptedOptions::NOSCORES)];
     options.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, option)| option)
@@ -30,7 +30,7 @@ fn not_accepted(option: AcceptedOptions) -> CommandError {
     })
 }
 
-/// The arguments after the cursor.
+/// The options of a scan command, which follow the cursor.
 pub(super) struct ScanOptions<'a> {
     pattern: Option<&'a [u8]>,
     pub(super) count: usize,
@@ -104,13 +104,13 @@ impl<'a> ScanOptions<'a> {
 /// Parses a slot number.
 ///
 /// # Errors
-/// Not a number, or out of range.
+/// The text is not a number, or the number is out of range.
 pub(super) fn named_slot(number: &[u8]) -> Result<Slot, CommandError> {
     let number = resp::parse_i64(number).and_then(|number| u16::try_from(number).ok());
     number.and_then(Slot::new).ok_or(CommandError::text("ERR Invalid or out of range slot"))
 }
 
-/// The type with this name.
+/// Finds a data type by its name in TYPE.
 fn named_kind(name: &[u8]) -> Result<Kind, CommandError> {
     let known = Kind::ALL.iter().find(|kind| name.eq_ignore_ascii_case(kind.name().as_bytes()));
     let unknown = || format!("ERR unknown type name '{}'", quote(name, name.len()));
@@ -140,7 +140,7 @@ pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, CommandError> {
     Ok(if negative { value.wrapping_neg() } else { value })
 }
 
-/// Bulk strings collected before their number is known.
+/// Collects the bulk strings of a reply whose number is not known in advance.
 #[derive(Default)]
 pub(super) struct BulkStringCollector {
     wire: Vec<u8>,
@@ -172,8 +172,8 @@ pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &BulkString
     found.reply(reply);
 }
 
-/// HSCAN, SSCAN and ZSCAN: key cursor [MATCH pattern] [COUNT count], plus the `allowed` options. `scan` visits elements
-/// from a position in hash order and returns the next position.
+/// Handles HSCAN, SSCAN and ZSCAN: key cursor [MATCH pattern] [COUNT count], plus the `allowed` options. `scan` visits
+/// elements from a position in hash order and returns the next position.
 pub(super) fn scan_elements<T: TypedView>(
     context: &mut Context<'_>,
     allowed: AcceptedOptions,
@@ -204,7 +204,7 @@ mod tests {
         scan: &'static str,
         add: [&'static str; 2],
         remove: &'static str,
-        /// Reply entries per element.
+        /// Number of reply entries for each element.
         entries_per_element: usize,
     }
 
@@ -218,7 +218,7 @@ mod tests {
         client.call(&words.split_whitespace().collect::<Vec<_>>());
     }
 
-    /// Makes one call and returns the next cursor and the elements.
+    /// Runs the scan command once and returns the next cursor and the elements.
     fn scan(
         client: &mut Client,
         family: &CollectionCommands,
@@ -243,8 +243,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
-        /// Elements that exist from the first call to the last are returned, even if the collection grows or shrinks
-        /// many times over and changes its encoding.
+        /// Elements that exist during the whole scan are returned, even if the collection grows or shrinks many times
+        /// over and changes its encoding.
         #[test]
         fn collection_scan_returns_all_persistent_elements(
             stay in 1usize..300,

@@ -1,4 +1,5 @@
-//! Command table rows of Sentinel: a subset of the server's commands, and SENTINEL. The sentinel's shell executes them.
+//! Command table rows of Sentinel: SENTINEL, and the server's commands that a sentinel also has. The sentinel executes
+//! them outside of the engine.
 
 use engine::{Command, Flags, Group};
 

@@ -1,4 +1,4 @@
-//! Command table rows of commands that the shell executes, such as CONFIG, SAVE and SHUTDOWN.
+//! Command table rows of commands that the server executes outside of the engine, such as CONFIG, SAVE and SHUTDOWN.
 
 use engine::migration::migrate_key_positions;
 use engine::{

@@ -27,16 +27,16 @@ pub(crate) use sparse::RegisterRun;
 
 use estimate::Histogram;
 
-/// Hash bits that select the register.
+/// Number of hash bits that select the register.
 const INDEX_BITS: u32 = 14;
 /// Number of registers of a sketch.
 pub(crate) const REGISTERS: usize = 1 << INDEX_BITS;
-/// Size of the header in bytes.
+/// Size of a sketch's header in bytes.
 const HEADER: usize = 16;
 const MAGIC: &[u8] = b"HYLL";
 const DENSE: u8 = 0;
 const SPARSE: u8 = 1;
-/// Flag in the last byte of the cached estimate: a register has changed since.
+/// Flag in the last byte of the cached estimate: a register has changed since the estimate was computed.
 const STALE: u8 = 0x80;
 
 /// The reason why a string is not a valid sketch.
@@ -53,7 +53,7 @@ pub(crate) enum SketchError {
 pub(crate) struct Sketch<'a>(&'a [u8]);
 
 impl<'a> Sketch<'a> {
-    /// Checks the header.
+    /// Checks the header and the length of a dense sketch. The runs of a sparse sketch are checked when they are read.
     pub(crate) fn from_bytes(bytes: &'a [u8]) -> Result<Self, SketchError> {
         let is_one = bytes.len() >= HEADER
             && bytes.starts_with(MAGIC)
@@ -83,7 +83,7 @@ impl<'a> Sketch<'a> {
         (number >> 63 == 0).then_some(number)
     }
 
-    /// Whether the sketch is dense and this observation would change it.
+    /// Whether the sketch is dense and this observation would raise one of its registers.
     pub(crate) fn is_dense_below(self, seen: Observation) -> bool {
         self.is_dense() && dense::register(self.register_bytes(), seen.register) < seen.value
     }
@@ -138,13 +138,13 @@ impl Registers {
         Histogram::from_registers(&self.0).estimate()
     }
 
-    /// The non-zero registers as observations.
+    /// The registers that are not zero, as observations.
     pub(crate) fn observations(&self) -> impl Iterator<Item = Observation> + '_ {
         let seen = self.0.iter().enumerate().filter(|(_, value)| **value > 0);
         seen.map(|(register, value)| Observation { register, value: *value })
     }
 
-    /// The values of all registers.
+    /// The values of all registers, one byte each.
     pub(crate) fn values(&self) -> &[u8] {
         &self.0[..]
     }
@@ -180,7 +180,7 @@ pub(crate) fn observe(
     Ok(observe_dense(bytes, seen))
 }
 
-/// [`observe`] for a dense sketch.
+/// Does the same as [`observe`] for a dense sketch.
 pub(crate) fn observe_dense(bytes: &mut [u8], seen: Observation) -> bool {
     let changed = dense::raise_register(&mut bytes[HEADER..], seen);
     if changed {
@@ -213,7 +213,7 @@ pub(crate) fn set_stale(bytes: &mut [u8]) {
     bytes[HEADER - 1] |= STALE;
 }
 
-/// Caches an estimate in the sketch.
+/// Stores an estimate in the sketch's header and marks it as valid.
 pub(crate) fn set_cached(bytes: &mut [u8], number: u64) {
     bytes[HEADER - 8..HEADER].copy_from_slice(&number.to_le_bytes());
 }

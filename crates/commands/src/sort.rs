@@ -23,7 +23,7 @@ use crate::kinds::{ElementBytes, as_any_value};
 const NOT_A_NUMBER: CommandError =
     CommandError::text("ERR One or more scores can't be converted into double");
 
-/// Key spec for keys that BY and GET name, which are unknown before execution.
+/// Key spec for the keys that BY and GET patterns name, which are unknown before execution.
 const PATTERN_KEYS: KeySpec = KeySpec {
     search_start: BeginSearch::Unknown,
     find: FindKeys::Range { last: 0, step: 1, limit: 0 },
@@ -143,7 +143,7 @@ fn store(
     Ok(())
 }
 
-/// Loads the elements; without sorting, only those within LIMIT.
+/// Loads the elements of the source. Without sorting, only the elements within LIMIT are loaded.
 fn load_elements(
     context: &mut Context<'_>,
     options: &mut SortOptions<'_>,
@@ -189,11 +189,11 @@ fn load_pinned(pinned: PinnedValues, len: usize) -> Vec<ElementBytes> {
 struct SortWeights {
     /// Numeric weights of the elements; empty for an alphabetic sort.
     numbers: Vec<f64>,
-    /// Values of the BY keys for an alphabetic sort. Empty if the elements themselves are compared.
+    /// Values of the BY keys for an alphabetic sort, one per element. Empty if the elements themselves are compared.
     texts: Vec<Option<ElementBytes>>,
 }
 
-/// The sort item: a weight and the index of its element.
+/// A weight, and the index of the element with that weight.
 type SortItem = (f64, u32);
 
 /// Sorts the elements and returns those within LIMIT.
@@ -242,8 +242,8 @@ impl SortWeights {
         Ok(weights)
     }
 
-    /// Compares by numeric weight, or by the text of the BY keys, or by the elements themselves. Ties keep their order
-    /// where the options require a stable sort.
+    /// Compares by numeric weight, by the text of the BY keys, or by the elements themselves. Elements that compare
+    /// equal keep their order if the options require a stable sort.
     fn compare(
         &self,
         options: &SortOptions<'_>,
@@ -266,7 +266,7 @@ impl SortWeights {
     }
 }
 
-/// Parses a number up to the first NUL. Commands from a Redis 7.0 master read empty text as 0.
+/// Parses a number, which ends at the first NUL. An empty text from a Redis 7.0 master counts as 0.
 fn parse_weight(context: &Context<'_>, text: &[u8]) -> Option<f64> {
     // Fast path: most numbers are integers, and below this limit each one is exactly representable.
     if let Some(whole) = resp::parse_i64(text).filter(|whole| whole.unsigned_abs() < 1 << 53) {

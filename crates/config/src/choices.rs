@@ -50,39 +50,39 @@ macro_rules! choices {
 }
 
 choices! {
-    /// `acl-pubsub-default`: the channels that new users may access.
+    /// `acl-pubsub-default`: the channels that a new user may access.
     PubsubDefault {
-        /// All channels.
+        /// A new user may access all channels.
         AllChannels = "allchannels",
-        /// No channels.
+        /// A new user may access no channels.
         ResetChannels = "resetchannels",
     }
 
-    /// `appendfsync`: when the AOF is fsynced.
+    /// `appendfsync`: when the server fsyncs the AOF.
     AppendFsync {
-        /// Once a second.
+        /// Fsync once a second, so that a crash loses about a second of writes.
         EverySecond = "everysec",
-        /// Before the reply.
+        /// Fsync before the reply to a write is sent.
         Always = "always",
-        /// The operating system decides.
+        /// Leave it to the operating system when writes reach the disk.
         Never = "no",
     }
 
-    /// `enable-debug-command` and similar: the clients that may use the feature.
+    /// `enable-debug-command` and similar parameters: which clients may use the feature.
     AllowedClients {
-        /// No client.
+        /// No client may use the feature.
         No = "no",
-        /// All clients.
+        /// Every client may use the feature.
         Yes = "yes",
-        /// Clients on the local machine.
+        /// Only clients that connect from the local machine may use the feature.
         Local = "local",
     }
 
     /// `log-format`: the format of log lines.
     LogFormat {
-        /// Redis's format.
+        /// The log format of Redis.
         Legacy = "legacy",
-        /// `name=value` pairs with quoted text.
+        /// `name=value` pairs, with texts in quotes.
         Logfmt = "logfmt",
         /// One JSON object per line.
         Json = "json",
@@ -90,7 +90,7 @@ choices! {
 
     /// `log-timestamp-format`: the timestamp of log lines.
     LogTimestamp {
-        /// Day, month, year and time of day.
+        /// Day, month, year and time of day, as in Redis.
         Legacy = "legacy",
         /// ISO 8601 with the offset from UTC.
         Iso8601 = "iso8601",
@@ -100,39 +100,39 @@ choices! {
 
     /// `loglevel`: the minimum severity of log lines.
     LogLevel {
-        /// Everything, for debugging.
+        /// Log everything, for debugging.
         Debug = "debug",
-        /// Details that are rarely useful.
+        /// Also log details that are rarely useful.
         Verbose = "verbose",
-        /// Information for operators.
+        /// Log information for operators, and warnings.
         Notice = "notice",
-        /// Problems that need attention.
+        /// Log only problems that need attention.
         Warning = "warning",
-        /// Disables logging.
+        /// Log nothing.
         Nothing = "nothing",
     }
 
-    /// `maxmemory-policy`: the keys to evict when memory runs out.
+    /// `maxmemory-policy`: which keys are evicted when memory exceeds `maxmemory`.
     EvictionPolicy {
-        /// The least recently used keys with an expiry.
+        /// Evict the least recently used keys among those with an expiry.
         VolatileLru = "volatile-lru",
-        /// The least frequently used keys with an expiry.
+        /// Evict the least frequently used keys among those with an expiry.
         VolatileLfu = "volatile-lfu",
-        /// Random keys with an expiry.
+        /// Evict random keys among those with an expiry.
         VolatileRandom = "volatile-random",
-        /// The keys that expire soonest.
+        /// Evict the keys that expire soonest.
         VolatileTtl = "volatile-ttl",
-        /// The least recently modified keys with an expiry.
+        /// Evict the least recently modified keys among those with an expiry.
         VolatileLrm = "volatile-lrm",
-        /// The least recently used keys.
+        /// Evict the least recently used keys.
         AllKeysLru = "allkeys-lru",
-        /// The least frequently used keys.
+        /// Evict the least frequently used keys.
         AllKeysLfu = "allkeys-lfu",
-        /// Random keys.
+        /// Evict random keys.
         AllKeysRandom = "allkeys-random",
-        /// The least recently modified keys.
+        /// Evict the least recently modified keys.
         AllKeysLrm = "allkeys-lrm",
-        /// Evict nothing and refuse writes.
+        /// Evict nothing, and refuse writes that need memory.
         NoEviction = "noeviction",
     }
 
@@ -140,101 +140,101 @@ choices! {
     OomScoreMode {
         /// Do not change the OOM score.
         No = "no",
-        /// Same as `Relative`.
+        /// An older word for `Relative`.
         Yes = "yes",
-        /// Add the values to the initial score.
+        /// Add the values to the score that the process had at startup.
         Relative = "relative",
         /// Use the values as the score.
         Absolute = "absolute",
     }
 
-    /// `repl-diskless-load`: how a replica loads a snapshot.
+    /// `repl-diskless-load`: how a replica loads the snapshot that its master sends.
     DisklessLoad {
-        /// Store it in a file first.
+        /// Store the snapshot in a file first, and load it from there.
         Disabled = "disabled",
-        /// Load it from the socket if the dataset is empty.
+        /// Load the snapshot from the socket, but only if the dataset is empty.
         OnEmptyDb = "on-empty-db",
-        /// Load it from the socket next to the old dataset, which is served meanwhile.
+        /// Load the snapshot from the socket while the old dataset is still served.
         Swapdb = "swapdb",
-        /// Delete the dataset, then load from the socket.
+        /// Delete the dataset, then load the snapshot from the socket.
         FlushBeforeLoad = "flush-before-load",
     }
 
     /// `shutdown-on-sigterm` and `shutdown-on-sigint`: the SHUTDOWN options that the signal implies.
     ShutdownWord {
-        /// No options.
+        /// Shut down without additional options: save if there are save points.
         Default = "default",
-        /// Save even without save points.
+        /// Save the dataset even without save points.
         Save = "save",
-        /// Do not save.
+        /// Do not save the dataset.
         NoSave = "nosave",
-        /// Do not wait for lagging replicas.
+        /// Do not wait for replicas that lag behind.
         Now = "now",
         /// Exit even if saving fails.
         Force = "force",
-        /// Exit only if the cluster can do without this node, unless forced.
+        /// Exit only if the cluster can do without this node, unless `Force` is set as well.
         Safe = "safe",
-        /// Hand the slots over to a replica first.
+        /// Hand the slots over to a replica before exiting.
         Failover = "failover",
     }
 
-    /// `supervised`: the supervisor to notify when the server is ready.
+    /// `supervised`: which service supervisor the server notifies when it is ready.
     Supervised {
         /// Signal readiness to upstart.
         Upstart = "upstart",
         /// Notify systemd over its socket.
         Systemd = "systemd",
-        /// Detect the supervisor from the environment.
+        /// Detect the supervisor from environment variables.
         Auto = "auto",
-        /// No supervisor.
+        /// Do not notify a supervisor.
         No = "no",
     }
 
-    /// `syslog-facility`: the facility of log messages sent to syslog.
+    /// `syslog-facility`: the facility under which syslog files the messages.
     SyslogFacility {
-        /// User-level messages.
+        /// Facility `user`: messages of ordinary programs.
         User = "user",
-        /// Local use 0.
+        /// Facility `local0`, free for local use.
         Local0 = "local0",
-        /// Local use 1.
+        /// Facility `local1`, free for local use.
         Local1 = "local1",
-        /// Local use 2.
+        /// Facility `local2`, free for local use.
         Local2 = "local2",
-        /// Local use 3.
+        /// Facility `local3`, free for local use.
         Local3 = "local3",
-        /// Local use 4.
+        /// Facility `local4`, free for local use.
         Local4 = "local4",
-        /// Local use 5.
+        /// Facility `local5`, free for local use.
         Local5 = "local5",
-        /// Local use 6.
+        /// Facility `local6`, free for local use.
         Local6 = "local6",
-        /// Local use 7.
+        /// Facility `local7`, free for local use.
         Local7 = "local7",
     }
 
-    /// `tls-auth-clients`: whether clients need a certificate.
+    /// `tls-auth-clients`: whether clients must present a certificate.
     TlsAuthClients {
-        /// Do not request a certificate.
+        /// Do not ask clients for a certificate.
         No = "no",
-        /// Require a valid certificate.
+        /// Refuse clients without a valid certificate.
         Yes = "yes",
-        /// Accept clients with a valid certificate or none.
+        /// Accept clients without a certificate, but refuse those with an invalid one.
         Optional = "optional",
     }
 
-    /// `tls-auth-clients-user`: the certificate field that names the ACL user.
+    /// `tls-auth-clients-user`: the field of a client's certificate that names the ACL user.
     TlsUserField {
-        /// The common name.
+        /// Use the common name of the certificate's subject.
         CommonName = "CN",
-        /// The first URI among the subject alternative names that is the name of a user.
+        /// Use the first URI among the subject alternative names that is the name of a user.
         Uri = "URI",
-        /// Do not authenticate by certificate.
+        /// Do not authenticate clients by their certificates.
         Off = "off",
     }
 }
 
 impl EvictionPolicy {
-    /// Whether the policy evicts by age (LRU) rather than by frequency.
+    /// Whether the policy evicts by time since the last use (LRU) rather than by frequency.
     #[must_use]
     pub fn evicts_by_age(self) -> bool {
         matches!(self, Self::VolatileLru | Self::AllKeysLru)

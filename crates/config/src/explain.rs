@@ -6,10 +6,10 @@
 use super::unsupported::{self, ParameterEffect};
 use super::{Config, ConfigError, ConfigSource, find_parameter};
 
-/// A line and its meaning.
+/// A configuration line and what the server does with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExplainedLine {
-    /// Line number, from 1.
+    /// Line number, starting at 1.
     pub line: usize,
     /// The trimmed text of the line.
     pub text: String,
@@ -22,17 +22,17 @@ pub struct ExplainedLine {
 /// What the server does with a configuration line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LineEffect {
-    /// Sets this parameter to this value, in the form of CONFIG GET.
+    /// The line sets this parameter to this value, in the format of CONFIG GET.
     Sets(&'static str, String),
-    /// Takes effect without setting a parameter: `include`, `user`, `rename-command`.
+    /// The line takes effect without setting a parameter: `include`, `user`, `rename-command`.
     Directive,
-    /// The feature is not implemented. The server starts with a warning.
+    /// The feature is not implemented. The server starts nevertheless, with a warning.
     WithoutEffect,
-    /// Tunes a mechanism that this server implements differently; holds the explanation.
+    /// The parameter tunes a mechanism that this server implements differently; holds the explanation.
     NotNeeded(&'static str),
-    /// Sets a parameter that newer versions of Redis removed.
+    /// The parameter was removed from newer versions of Redis and has no effect.
     Obsolete,
-    /// The server refuses to start; holds the reason.
+    /// The server refuses to start with the line; holds the reason.
     Refused(String),
 }
 
@@ -58,7 +58,7 @@ pub fn explain_configuration(text: &str) -> Vec<ExplainedLine> {
 }
 
 fn explain_line(config: &Config, line: &str, name: &str) -> LineEffect {
-    // Do not follow `include`: the file need not exist on this machine.
+    // Do not follow `include`, because the included file need not exist on this machine.
     if name == "include" {
         return LineEffect::Directive;
     }

@@ -15,20 +15,20 @@ const MAX_INCLUDE_DEPTH: usize = 16;
 /// The origin of a configuration line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigSource {
-    /// A file, with its path as given.
+    /// The line is from a file; holds the path as given by the user.
     File(String),
-    /// Standard input, when the file is given as `-`.
+    /// The line is from standard input (the file is given as `-`).
     StandardInput,
-    /// Command line options.
+    /// The line is from a command line option.
     CommandLine,
 }
 
-/// An invalid configuration line.
+/// An invalid configuration line, or a file that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The origin of the line.
+    /// The file or command line that contains the line.
     pub source: ConfigSource,
-    /// Line number from 1; on the command line, the number of the option.
+    /// Line number, starting at 1. On the command line, the number of the option.
     pub line: usize,
     /// The trimmed text of the line.
     pub text: String,
@@ -104,8 +104,8 @@ impl Config {
                         self.load_nested(&path, depth + 1)?;
                     }
                 }
-                // `save` lines accumulate over all sources. The first one replaces the default, and an empty one clears
-                // those before it.
+                // `save` lines accumulate over all sources. The first line replaces the default save points, and an
+                // empty `save` clears all previous ones.
                 "save" if !values.is_empty() => {
                     let is_first = !self.has_save_lines.swap(true, Ordering::Relaxed);
                     let save = keys::SAVE.id.parameter();
@@ -179,8 +179,8 @@ fn expand_include(pattern: &str) -> Vec<String> {
 
 const BAD_DIRECTIVE_ERROR: &str = "Bad directive or wrong number of arguments";
 
-/// Splits a line into its arguments with the quoting of inline requests. `None` if there are none or a quote is
-/// unbalanced.
+/// Splits a line into its arguments, with the quoting of inline requests. Returns `None` if the line is empty or a
+/// quote is unbalanced.
 pub(super) fn split_line(line: &str) -> Option<Vec<String>> {
     resp::split_words(line).filter(|words| !words.is_empty())
 }
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(config.get(keys::REQUIREPASS).as_deref(), Some("a b"));
     }
 
-    /// As in Valkey, which parses the file and the command line as one text.
+    /// Valkey parses the file and the command line as one text, so their save points accumulate.
     #[test]
     fn save_points_accumulate_until_cleared() {
         let table: [(&str, &[&str], &str); 5] = [

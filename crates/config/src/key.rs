@@ -5,8 +5,8 @@ use std::ops::Index;
 
 use crate::parameters::{Id, Values};
 
-/// A parameter with the type of its value, so that reading it is a field access checked at compile time. All keys are
-/// in [`keys`](crate::keys).
+/// Identifies a parameter and carries the type of its value, so that reading a parameter is a field access checked at
+/// compile time. All keys are in [`keys`](crate::keys).
 pub struct Key<T: 'static> {
     pub(crate) id: Id,
     pub(crate) getter: fn(&Values) -> &T,
@@ -28,7 +28,7 @@ impl<T> fmt::Debug for Key<T> {
 }
 
 impl<T> Key<T> {
-    /// The parameter's name in configuration files.
+    /// The parameter's primary name in configuration files, without its alias.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.id.name()

@@ -34,13 +34,13 @@ use crate::rewrite::quote_word;
 /// A string that is cheap to clone.
 pub type Text = Arc<str>;
 
-/// A value type with its parser and formatter.
+/// A type of parameter values, with its parser and formatter.
 pub(crate) trait ValueKind: Sync {
-    /// The parsed value.
+    /// The type of the parsed value, which code reads by a [`Key`].
     type Value: Clone + PartialEq + fmt::Debug;
 
-    /// Parses arguments; the error is the reason. `before` is the current value, if there is one, for parameters that
-    /// allow partial changes.
+    /// Parses the arguments of a configuration line or CONFIG SET. `before` is the current value, if there is one, for
+    /// parameters that allow partial changes. The error is the reason for the refusal.
     fn parse(&self, words: &[String], before: Option<&Self::Value>) -> Result<Self::Value, String>;
 
     /// Formats the value for CONFIG GET. [`ValueKind::parse`] accepts the result as one argument.
@@ -61,7 +61,7 @@ pub(crate) trait ValueKind: Sync {
     fn describe_values(&self) -> String;
 }
 
-/// A parameter's field in [`Values`] and its kind.
+/// The field of a parameter in [`Values`], and the kind that parses and formats it.
 pub(crate) struct TypedField<K: ValueKind>
 where
     K::Value: 'static,
@@ -70,9 +70,9 @@ where
     pub(crate) kind: K,
 }
 
-/// Type-erased access to a parameter.
+/// Access to a parameter's value for code that does not know the value's type.
 pub(crate) trait ParameterField: Sync {
-    /// Parses the arguments and sets the value; the error is the reason.
+    /// Parses the arguments and sets the value. The error is the reason for the refusal.
     fn parse_and_set(&self, values: &mut Values, words: &[String]) -> Result<(), String>;
     /// Copies the value from one snapshot to another.
     fn copy_value(&self, from: &Values, to: &mut Values);
@@ -123,7 +123,7 @@ impl<K: ValueKind> ParameterField for TypedField<K> {
     }
 }
 
-/// Parses the default value; an invalid default is a bug.
+/// Parses the default value from the table. An invalid default is a bug and panics.
 pub(crate) fn parse_default<K: ValueKind>(kind: &K, text: &str) -> K::Value {
     kind.parse(&[text.to_owned()], None).expect("a test reads every default")
 }
@@ -146,7 +146,7 @@ fn split_arguments(words: &[String]) -> Vec<&str> {
     }
 }
 
-/// Like [`spread`], but repeated spaces produce empty words.
+/// Like [`split_arguments`], but repeated spaces produce empty words.
 fn split_keeping_empty(words: &[String]) -> Vec<&str> {
     match words {
         [word] => word.split(' ').collect(),
@@ -159,7 +159,7 @@ fn join_values<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(" ")
 }
 
-/// One configuration line with all words; no words give an empty string.
+/// Returns one configuration line with all words. Without words, the line is a quoted empty string.
 fn single_line(words: String) -> Vec<String> {
     vec![if words.is_empty() { quote_word("") } else { words }]
 }

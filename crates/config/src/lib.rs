@@ -67,19 +67,19 @@ pub struct Config {
 /// A `user` line: a name and the ACL rules of that user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserLine {
-    /// The arguments of `user`, starting with the name.
+    /// The arguments of `user`, starting with the user's name.
     arguments: Vec<String>,
     line: ConfigError,
 }
 
 impl UserLine {
-    /// The arguments of `user` as bytes for the ACL parser.
+    /// The arguments of `user` as bytes, for the ACL parser.
     #[must_use]
     pub fn arguments(&self) -> Vec<Vec<u8>> {
         self.arguments.iter().map(|word| word.clone().into_bytes()).collect()
     }
 
-    /// An error that points to this line.
+    /// Creates an error that points to this line and gives `reason`.
     #[must_use]
     pub fn error(&self, reason: &str) -> ConfigError {
         ConfigError { reason: reason.to_owned(), ..self.line.clone() }
@@ -89,15 +89,15 @@ impl UserLine {
 /// A `rename-command` line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandRename {
-    /// The command's original name.
+    /// The command's original name, in any case.
     pub from: String,
-    /// The new name; empty disables the command.
+    /// The command's new name. An empty name disables the command.
     pub to: String,
     line: ConfigError,
 }
 
 impl CommandRename {
-    /// An error that points to this line.
+    /// Creates an error that points to this line and gives `reason`.
     #[must_use]
     pub fn error(&self, reason: &str) -> ConfigError {
         ConfigError { reason: reason.to_owned(), ..self.line.clone() }
@@ -107,13 +107,13 @@ impl CommandRename {
 /// The reason why CONFIG SET refused a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetError {
-    /// No parameter has this name.
+    /// No parameter has the given name.
     Unknown,
     /// The parameter can be set only at startup.
     Immutable,
-    /// The parameter is protected and the connection not trusted.
+    /// The parameter is protected (`enable-protected-configs`), and the connection is not trusted.
     Protected,
-    /// The value is invalid; holds the reason.
+    /// The parameter does not accept the value; holds the reason.
     Invalid(String),
 }
 
@@ -125,13 +125,13 @@ pub struct ChangedParameters {
 }
 
 impl ChangedParameters {
-    /// Whether this parameter was changed.
+    /// Whether the CONFIG SET changed the value of this parameter.
     #[must_use]
     pub fn contains<T>(&self, key: Key<T>) -> bool {
         self.changed.contains(&key.id)
     }
 
-    /// The snapshot before the change.
+    /// The snapshot of all values before the change.
     #[must_use]
     pub fn previous(&self) -> &Values {
         &self.previous
@@ -158,14 +158,14 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads one parameter.
+    /// Returns a copy of one parameter's current value. To read several parameters, use [`Config::values`].
     #[must_use]
     #[inline]
     pub fn get<T: Clone>(&self, key: Key<T>) -> T {
         self.values.load()[key].clone()
     }
 
-    /// The current snapshot of all parameters.
+    /// The current snapshot of all parameters, which later changes do not affect.
     #[must_use]
     #[inline]
     pub fn values(&self) -> Guard<Arc<Values>> {
@@ -188,7 +188,7 @@ impl Config {
         self.set_value(key, value);
     }
 
-    /// Sets a parameter from code, without parsing: values detected at startup or set by other commands.
+    /// Sets a parameter from code without parsing, for values that are detected at startup or set by other commands.
     pub fn set_value<T>(&self, key: Key<T>, value: T) {
         let _turn = self.write_lock.lock();
         let mut values = Values::clone(&self.values());
@@ -243,7 +243,7 @@ impl Config {
         Ok(ChangedParameters { previous: before, changed })
     }
 
-    /// Reverts changes, for callers that fail to apply them.
+    /// Restores the previous values of the changed parameters, for callers that fail to apply the changes.
     pub fn revert(&self, changes: &ChangedParameters) {
         let _turn = self.write_lock.lock();
         let mut values = Values::clone(&self.values());
@@ -253,7 +253,7 @@ impl Config {
         self.values.store(Arc::new(values));
     }
 
-    /// All visible parameters, including aliases, with their values as text in table order.
+    /// Returns all parameters that CONFIG GET lists, including aliases, with their values as text in table order.
     #[must_use]
     pub fn visible_parameters(&self) -> Vec<(&'static str, String)> {
         let values = self.values();
@@ -266,7 +266,7 @@ impl Config {
             .collect()
     }
 
-    /// Looks up a hidden parameter, case-insensitively, with its value as text.
+    /// Looks up a parameter that CONFIG GET does not list, case-insensitively. Returns its name and its value as text.
     #[must_use]
     pub fn find_hidden(&self, name: &str) -> Option<(&'static str, String)> {
         let row = find_parameter(name).filter(|row| row.hidden)?;
@@ -288,7 +288,7 @@ impl Config {
 }
 
 /// Checks that `cluster-bus-port-protected-mode` is enabled only together with `tls-cluster`, which makes nodes present
-/// certificates. Validates the result of all changes, independent of their order.
+/// certificates. The check uses the values after all changes, whatever the order of the changes.
 fn check_bus_protection(values: &Values, changed: &[Id]) -> Result<(), (String, SetError)> {
     let is_open = values[keys::CLUSTER_ENABLED]
         && values[keys::CLUSTER_BUS_PORT_PROTECTED_MODE]

@@ -20,7 +20,7 @@ out of date.
 
 ";
 
-/// Renders docs/CONFIGURATION.md.
+/// Returns the text of docs/CONFIGURATION.md.
 fn configuration_page() -> String {
     let mut page = INTRODUCTION.to_owned();
     let mut section = |title: &str, text: &str, wanted: fn(&ParameterEffect) -> bool| {

@@ -34,21 +34,21 @@ use crate::kind::{
 #[derive(Clone, Copy)]
 pub(crate) struct Parameter {
     pub(crate) id: Id,
-    /// The primary name, which CONFIG REWRITE uses for new lines. Where Redis 7 has the parameter, it is a name that
-    /// Redis 7 accepts.
+    /// The primary name, which CONFIG REWRITE uses for new lines. If Redis 7 has the parameter, Redis 7 accepts this
+    /// name.
     pub(crate) name: &'static str,
-    /// An alternative name, if there is one.
+    /// An alternative name that is also accepted, if there is one.
     pub(crate) alias: Option<&'static str>,
     /// Whether the alias is a former name of this server, which CONFIG REWRITE replaces.
     pub(crate) alias_is_former_name: bool,
     /// The default in the format of CONFIG GET.
     #[cfg(test)]
     pub(crate) default: &'static str,
-    /// Whether CONFIG SET may change it.
+    /// Whether CONFIG SET may change the parameter.
     pub(crate) mutable: bool,
-    /// Whether CONFIG SET needs `enable-protected-configs`.
+    /// Whether CONFIG SET may change the parameter only if `enable-protected-configs` permits it.
     pub(crate) protected: bool,
-    /// Whether CONFIG GET shows it only when given the exact name.
+    /// Whether CONFIG GET shows the parameter only if its exact name is given.
     pub(crate) hidden: bool,
     /// Access to the value in a snapshot.
     pub(crate) field: &'static dyn ParameterField,
@@ -80,7 +80,7 @@ impl Parameter {
         self
     }
 
-    /// Keeps a former name as an alias.
+    /// Declares a former name of the parameter, which remains valid as an alias.
     const fn renamed_from(mut self, former: &'static str) -> Self {
         self.alias = Some(former);
         self.alias_is_former_name = true;
@@ -107,7 +107,7 @@ impl Parameter {
         self.names().any(|known| known.eq_ignore_ascii_case(name))
     }
 
-    /// The name and the alias.
+    /// The primary name and, if there is one, the alias.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
         std::iter::once(self.name).chain(self.alias)
     }
@@ -119,7 +119,7 @@ impl Id {
         &PARAMETERS[self as usize]
     }
 
-    /// The primary name.
+    /// The parameter's primary name.
     pub(crate) fn name(self) -> &'static str {
         self.parameter().name
     }
@@ -172,7 +172,7 @@ macro_rules! parameters {
     };
 }
 
-/// No bound other than that of the integer type.
+/// Bounds of integer types, for parameters without a stricter bound.
 const MIN: i64 = i64::MIN;
 const MAX: i64 = i64::MAX;
 const I32_MIN: i64 = i32::MIN as i64;

@@ -9,24 +9,24 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// The method by which a file was replaced.
+/// How the content of a file was replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplaceMethod {
-    /// Atomically, by a rename.
+    /// The file was replaced atomically by a rename.
     Atomic,
-    /// In place, because a rename was not possible.
+    /// The file was overwritten in place, because a rename was not possible. A crash could have torn the file.
     InPlace,
 }
 
-/// Replaces the content by a rename, or in place where that is impossible.
+/// Replaces the content of a file by a rename, or in place if a rename is impossible.
 ///
 /// # Errors
-/// An I/O error. The old content is intact then, unless writing in place had begun.
+/// An I/O error. The old content is intact then, unless writing in place had already begun.
 pub fn replace_content(path: &Path, bytes: &[u8]) -> io::Result<ReplaceMethod> {
     replace_using(path, bytes, &|from, to| fs::rename(from, to))
 }
 
-/// Replaces or creates the file by a rename.
+/// Replaces or creates a file by a rename.
 ///
 /// # Errors
 /// An I/O error. The file is unchanged then.
@@ -38,7 +38,7 @@ pub fn replace_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written.inspect_err(|_| remove_temporary(&temporary))
 }
 
-/// `rename` is `fs::rename` except in tests.
+/// Implements [`replace_content`]. `rename` is `fs::rename`, except in tests that inject errors.
 fn replace_using(
     path: &Path,
     bytes: &[u8],
@@ -55,7 +55,7 @@ fn replace_using(
                 // copy.
                 let _ = sync_parent_folder(path);
             }
-            // On an error the file may be torn, so keep the copy.
+            // If this write fails, the file may be torn, so keep the temporary copy.
             write_in_place(path, bytes)?;
             remove_temporary(&temporary);
             Ok(ReplaceMethod::InPlace)
@@ -67,8 +67,8 @@ fn replace_using(
     }
 }
 
-/// Whether the error, from the rename if `has_copy` or else from creating the copy, means that only writing in place
-/// can succeed.
+/// Whether the error means that only writing in place can succeed. The error is that of the rename if `has_copy`, and
+/// otherwise that of creating the temporary copy.
 fn requires_write_in_place(error: &io::Error, has_copy: bool) -> bool {
     match error.kind() {
         ErrorKind::ResourceBusy | ErrorKind::CrossesDevices => has_copy,
@@ -99,7 +99,7 @@ fn write_in_place(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn remove_temporary(temporary: &Path) {
-    // Ignore errors: the file may not exist.
+    // Ignore errors, because the temporary file may not exist.
     let _ = fs::remove_file(temporary);
 }
 
@@ -112,7 +112,7 @@ fn sync_parent_folder(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Creates a directory with a file of old content.
+    /// Creates a directory that contains a file with old content.
     fn folder_with_old_file() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("redis.conf");

@@ -106,7 +106,7 @@ fn config_set_is_atomic() {
     let changes = config.set(&both, false).unwrap();
     assert_eq!(changes.names().collect::<Vec<_>>(), ["port", "replica-priority"]);
     assert_eq!(config.get(keys::REPLICA_PRIORITY), 7);
-    // A change made meanwhile is not reverted.
+    // A change that was made after the reverted one is kept.
     config.set(&[change("hz", "50")], false).unwrap();
     config.revert(&changes);
     assert_eq!((config.get(keys::PORT), config.get(keys::REPLICA_PRIORITY)), (6379, 100));
@@ -172,7 +172,7 @@ fn hidden_parameters_are_settable_but_not_listed() {
     assert_eq!(config.find_hidden("maxmemory"), None);
 }
 
-/// As in Redis 8.10.2, the result of the whole CONFIG SET is validated, not the order of its arguments.
+/// As in Redis 8.10.2, CONFIG SET validates the result of all its changes, whatever their order.
 #[test]
 fn protected_bus_requires_certificates() {
     let config = Config::default();
@@ -183,7 +183,7 @@ fn protected_bus_requires_certificates() {
     };
     let (protected, tls) = ("cluster-bus-port-protected-mode", "tls-cluster");
     assert!(!config.get(keys::CLUSTER_BUS_PORT_PROTECTED_MODE));
-    // Without cluster mode there is no cluster bus.
+    // Without cluster mode there is no cluster bus, so the check does not apply.
     assert_eq!(set(&[(protected, "yes")]), Ok(()));
     assert_eq!(set(&[(protected, "no")]), Ok(()));
     config.load("cluster-enabled", &["yes".to_owned()]).unwrap();

@@ -3,7 +3,7 @@
 
 use super::{Config, Id};
 
-/// Not implemented. A value that differs from the default causes a warning.
+/// Parameters that are not implemented. A value that differs from the default causes a warning.
 const WITHOUT_EFFECT: &[Id] = &[
     Id::ACTIVEDEFRAG,
     Id::AOF_REWRITE_CPULIST,
@@ -28,8 +28,8 @@ const WITHOUT_EFFECT: &[Id] = &[
     Id::WATCHDOG_PERIOD,
 ];
 
-/// Parameters that are not needed, since they tune mechanisms that this server implements differently. Grouped by the
-/// explanation.
+/// Parameters that are not needed, because they tune mechanisms that this server implements differently. They are
+/// grouped by the explanation.
 const NOT_NEEDED: &[(&str, &[Id])] = &[
     (
         "memory is always defragmented, rehashed and released one slot at a time",
@@ -79,14 +79,14 @@ const NOT_NEEDED: &[(&str, &[Id])] = &[
     ),
 ];
 
-/// Whether a parameter works, for docs/CONFIGURATION.md and warnings.
+/// The effect of a parameter on this server, for docs/CONFIGURATION.md and warnings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParameterEffect {
     /// The parameter works as documented.
     Applied,
-    /// Accepted and stored, without any effect.
+    /// The parameter is accepted and stored, but has no effect.
     NotImplemented,
-    /// Not needed; holds the explanation.
+    /// The parameter tunes a mechanism that this server implements differently; holds the explanation.
     NotNeeded(&'static str),
 }
 
@@ -100,10 +100,10 @@ impl ParameterEffect {
     }
 }
 
-/// Directives that are not parameters, with the reason why they are refused.
+/// Directives that are refused although they are not parameters, with the reason.
 const UNSUPPORTED_DIRECTIVES: &[(&str, &str)] = &[("loadmodule", "modules are not supported")];
 
-/// Alternatives to parameters without effect.
+/// What to use instead of parameters without effect.
 const ALTERNATIVES: &[(&[&str], &str)] = &[
     (&["loadmodule"], "there is no module API; replace the module's commands, for example with functions"),
     (&["activedefrag"], "remove the line: memory is always defragmented, one slot at a time"),
@@ -128,7 +128,7 @@ const ALTERNATIVES: &[(&[&str], &str)] = &[
     (&["use-exit-on-panic", "watchdog-period"], "remove the line: it serves the debugging of Redis itself"),
 ];
 
-/// Hints for parameters that work.
+/// Hints for using parameters that work.
 const HINTS: &[(&[&str], &str)] = &[
     (
         &["cluster-bus-port-protected-mode"],
@@ -155,7 +155,7 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// The alternative to a parameter without effect, if there is one.
+/// What to use instead of this parameter without effect, if there is an alternative.
 pub(super) fn find_alternative(directive: &str) -> Option<&'static str> {
     find_in_table(ALTERNATIVES, directive)
 }
@@ -178,7 +178,7 @@ pub(super) fn is_obsolete(directive: &str) -> bool {
     OBSOLETE.iter().any(|name| name.eq_ignore_ascii_case(directive))
 }
 
-/// The reason why this directive is refused, if it is.
+/// The reason why the server refuses to start with this directive, or `None` if it accepts the directive.
 pub(super) fn refusal_reason(directive: &str) -> Option<&'static str> {
     let row = UNSUPPORTED_DIRECTIVES.iter().find(|(name, _)| name.eq_ignore_ascii_case(directive));
     row.map(|(_, reason)| *reason)
@@ -195,7 +195,7 @@ pub fn unsupported_warnings(config: &Config) -> Vec<String> {
     vec![format!("These parameters are set but have no effect in this version: {}", asked.join(", "))]
 }
 
-/// Verbose log lines about parameters that are set and not needed here.
+/// Lines for the verbose log about parameters that are set but not needed on this server.
 #[must_use]
 pub fn not_needed_notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(not_needed_notes(&config), ["'dynamic-hz' has no effect: timers are event-driven"]);
     }
 
-    /// The program's source text without its tests and the parameter tables.
+    /// The source text of the program, without its tests and the parameter tables.
     fn program_source() -> String {
         fn append_sources(folder: &std::path::Path, text: &mut String) {
             for entry in std::fs::read_dir(folder).unwrap() {
@@ -254,7 +254,8 @@ mod tests {
         text
     }
 
-    /// Each parameter is either read somewhere or listed above, so that none is silently ignored.
+    /// Each parameter is either read somewhere in the program or listed in this file, so that no parameter is silently
+    /// ignored.
     #[test]
     fn every_parameter_is_used_or_explained() {
         let program = program_source();

@@ -17,11 +17,12 @@ const MAX_DEPTH: usize = 1000;
 
 /// Writes a script's value as a reply.
 pub(crate) struct ReplyWriter<'a, 'r, 'w> {
-    /// The protocol version that the script selected.
+    /// The protocol version that the script selected with `redis.setresp`.
     pub(crate) protocol: Protocol,
     pub(crate) reply: &'r mut Writer<'w>,
     pub(crate) steps: StepCounter<'a>,
-    /// Called for each error written, with whether the error statistics already include it.
+    /// Called for each error in the reply. The second argument says whether the error statistics already include the
+    /// error.
     pub(crate) on_error: &'r mut dyn FnMut(&[u8], bool),
 }
 
@@ -140,7 +141,7 @@ fn write_big_number(digits: &[u8], reply: &mut Writer<'_>) {
     }
 }
 
-/// Trims text to one line, up to the first NUL as in a C string.
+/// Trims text to one line. The text ends at the first NUL, because Redis handles it as a C string.
 pub(crate) fn to_one_line(text: &[u8], trim: bool) -> Vec<u8> {
     let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n');
     let mut text = text.split(|byte| *byte == 0).next().unwrap_or_default();

@@ -33,7 +33,8 @@ const LARGE_REPLY: usize = 64 << 10;
 
 /// The connection between a state of Lua and the server that runs a script.
 pub(crate) struct HostBridge {
-    /// The server, while a script runs. Taken out during a call, so that it cannot be used twice.
+    /// The server, while a script runs. A call takes the host out of this cell, so that the host cannot be used twice
+    /// at the same time.
     host: Cell<Option<NonNull<dyn LuaHost>>>,
     /// The protocol version that the script selected.
     pub(crate) protocol: Cell<Protocol>,
@@ -42,9 +43,10 @@ pub(crate) struct HostBridge {
     hook_state: Rc<HookState>,
     /// Reused buffer for the arguments of commands.
     request: RefCell<Request>,
-    /// Marks a call as an internal query (with its number as the next argument) rather than a command.
+    /// The first argument by which a call is recognized as an internal query, whose number is the next argument, rather
+    /// than a command.
     query_marker: Cell<*const c_void>,
-    /// The error that the last call raises. `None` while stopping the script.
+    /// The error that the last call raises. `None` if the call stops the script instead.
     last_error: RefCell<Option<RaisedError>>,
     panicked: RefCell<Option<Box<dyn Any + Send>>>,
 }
@@ -55,16 +57,16 @@ impl std::fmt::Debug for HostBridge {
     }
 }
 
-/// The result of a call. It must not have a destructor, see the module documentation.
+/// The result of a call. The type must not have a destructor, see the module documentation.
 #[derive(Clone, Copy)]
 enum CallResult {
-    /// A reply in wire format.
+    /// A reply in wire format, valid until the host's next call.
     Value(*const [u8]),
     /// An error returned to the script as a value, and whether the error statistics include it.
     Error(*const [u8], bool),
-    /// An error to raise.
+    /// The call raises the error in [`HostBridge::last_error`].
     Raise,
-    /// An internal query, which a separate function handles.
+    /// The call is an internal query, which a separate function handles.
     Query,
 }
 
@@ -112,7 +114,7 @@ impl HostBridge {
         unsafe { lua.exec_raw((raise, asked), make) }
     }
 
-    /// Makes `host` available to scripts while `run` runs.
+    /// Makes `host` available to scripts until `run` returns.
     pub(crate) fn with_host_lent<R>(&self, host: &mut dyn LuaHost, run: impl FnOnce() -> R) -> R {
         struct ReclaimOnDrop<'a>(&'a HostBridge);
         impl Drop for ReclaimOnDrop<'_> {
@@ -141,7 +143,7 @@ impl HostBridge {
         }
     }
 
-    /// Calls `work` with the host, or returns `None` if no script runs.
+    /// Calls `work` with the host. Returns `None` if no script runs or the host is already in use.
     pub(crate) fn with_host<R>(&self, work: impl FnOnce(&mut dyn LuaHost) -> R) -> Option<R> {
         let mut host = self.host.take()?;
         // SAFETY: `with_host_lent` keeps the host alive, and no one else can access it, since it is taken out of the
@@ -169,7 +171,7 @@ impl HostBridge {
         let mark =
             unsafe { (ffi::lua_type(state, 1) == ffi::LUA_TTABLE).then(|| ffi::lua_topointer(state, 1)) };
         if mark == Some(self.query_marker.get()) {
-            // SAFETY: as above.
+            // SAFETY: any stack index may be inspected.
             if unsafe { ffi::lua_tonumber(state, 2) } as i64 != question::PROTECTED_CALL {
                 return CallResult::Query;
             }
@@ -298,8 +300,8 @@ fn read_request(state: *mut lua_State, first: c_int, request: &mut Request) -> R
 
 /// `redis.call`. Its upvalues are the bridge, the function that raises errors, and the one for internal queries.
 unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
-    // SAFETY: Lua calls it with a valid state and stack space, and the closure was created with these upvalues. From
-    // here on, no value with a destructor is live.
+    // SAFETY: Lua calls this function with a valid state and stack space, and the closure was created with these
+    // upvalues. From here on, no value with a destructor is live.
     unsafe {
         let bridge = ffi::lua_touserdata(state, ffi::lua_upvalueindex(1)).cast::<HostBridge>();
         match (*bridge).run_catching_panics(state) {

@@ -1,4 +1,5 @@
-//! The script cache of a server, shared by all threads. A thread looks up only scripts that it has not compiled yet.
+//! The script cache of a server, shared by all threads. A thread looks up a script here only if the thread has not
+//! compiled the script yet.
 //!
 //! Scripts added by EVAL are evicted after [`MAX_EVAL_SCRIPTS`] other scripts were used more recently; scripts added by
 //! SCRIPT LOAD stay.
@@ -17,18 +18,18 @@ use crate::script::Script;
 /// Maximum number of scripts added by EVAL, as in Redis.
 const MAX_EVAL_SCRIPTS: usize = 500;
 
-/// The scripts, functions and interpreters of a server.
+/// The scripts, function libraries and interpreter states of a server, shared by its threads.
 #[derive(Debug, Default)]
 pub struct Scripts {
     state: Mutex<CacheState>,
-    /// Number of evicted scripts.
+    /// Number of scripts evicted since the start.
     pub evicted: AtomicU64,
-    /// The states of the threads' interpreters.
+    /// The states of all threads' interpreters.
     pub(crate) running: Mutex<Vec<Weak<InterpreterState>>>,
-    /// The function libraries.
+    /// The function libraries loaded by FUNCTION LOAD.
     pub functions: Functions,
     releases: Releases,
-    /// Whether the server is shutting down and which scripts it may kill; shared by all interpreters.
+    /// Whether the server is shutting down, and which scripts the shutdown may stop. All interpreters share this value.
     pub(crate) server_stops: Arc<AtomicU8>,
     /// Memory of all threads' Lua states in bytes.
     pub(crate) lua_bytes: Arc<AtomicUsize>,
@@ -37,7 +38,7 @@ pub struct Scripts {
 #[derive(Debug, Default)]
 struct CacheState {
     by_sha: HashMap<[u8; 40], Arc<Script>>,
-    /// Number of scripts that may be evicted.
+    /// Number of cached scripts that may be evicted, that is, those added by EVAL.
     evictable: usize,
 }
 
@@ -48,7 +49,8 @@ impl Scripts {
         self.state.lock().by_sha.get(sha).cloned()
     }
 
-    /// Adds a script, or returns the existing one. `keep` exempts it from eviction.
+    /// Adds a script to the cache, or returns the cached script with the same SHA1. `keep` exempts the script from
+    /// eviction.
     pub fn add(&self, script: Arc<Script>, keep: bool) -> Arc<Script> {
         let known = &mut *self.state.lock();
         let script = known.by_sha.entry(script.sha).or_insert_with(|| {
@@ -74,7 +76,7 @@ impl Scripts {
         script
     }
 
-    /// SCRIPT FLUSH: removes all scripts.
+    /// Removes all scripts from the cache (SCRIPT FLUSH).
     pub fn flush(&self) {
         let known = std::mem::take(&mut *self.state.lock());
         known.by_sha.values().for_each(|script| script.is_live.store(false, Ordering::Release));
@@ -82,8 +84,7 @@ impl Scripts {
         self.releases.announce();
     }
 
-    /// Counter of releases; it grows when threads should drop compiled scripts and libraries that can no longer be
-    /// called.
+    /// A counter that grows when threads should drop compiled scripts and libraries that clients can no longer call.
     #[must_use]
     #[inline]
     pub fn announced_releases(&self) -> u64 {
@@ -97,7 +98,7 @@ impl Scripts {
         self.releases.call_when_announced(Box::new(hook));
     }
 
-    /// The number of cached scripts.
+    /// The number of cached scripts, including those added by SCRIPT LOAD.
     #[must_use]
     pub fn len(&self) -> usize {
         self.state.lock().by_sha.len()
@@ -122,7 +123,7 @@ impl Scripts {
         self.lua_bytes.load(Ordering::Relaxed)
     }
 
-    /// The states of the live interpreters.
+    /// The states of all interpreters whose threads are still alive.
     #[must_use]
     pub fn running(&self) -> Vec<Arc<InterpreterState>> {
         self.running.lock().iter().filter_map(Weak::upgrade).collect()

@@ -27,7 +27,7 @@ const SHARED_COLLECTION_BYTES: usize = 1 << 20;
 /// Step size in hundredths of a kilobyte: about fifty microseconds, so that a state without live script values is
 /// collected within a few steps. Lua's default of 200 would need thousands of steps for large strings.
 const STEP_SIZE: i32 = 10_000;
-/// As in Lua: a collection starts when memory reaches this percentage of the live memory.
+/// A collection starts when memory reaches this percentage of the live memory. The value is Lua's default.
 const PAUSE_PERCENT: i32 = 200;
 
 /// Decides when to collect one state of Lua in addition to Lua's own steps.
@@ -35,9 +35,9 @@ const PAUSE_PERCENT: i32 = 200;
 pub(crate) struct Collector {
     /// The memory limit of the state, in bytes.
     limit_bytes: Rc<Cell<usize>>,
-    /// Upper bound of the live memory.
+    /// Upper bound of the live memory, in bytes.
     live_bytes: Cell<usize>,
-    /// Upper bound of the live memory while no script runs.
+    /// Upper bound of the live memory while no script runs, in bytes.
     live_bytes_at_rest: Cell<usize>,
     is_thorough: Cell<bool>,
     running: Arc<InterpreterState>,
@@ -60,7 +60,7 @@ impl Collector {
         }
     }
 
-    /// Publishes the memory usage.
+    /// Makes the state's memory usage visible to other threads.
     pub(crate) fn publish_used(&self, bytes: usize) {
         self.running.publish_memory(bytes);
     }
@@ -129,11 +129,11 @@ impl Collector {
             FULL_COLLECTION_BYTES
         };
         if used > kept.min(limit / 4) && used > 2 * self.live_bytes_at_rest.get() {
-            // Only finalizers can fail, and those of this crate do not.
+            // Only finalizers can make a collection fail, and the finalizers of this crate never do.
             let _ = self.collect(lua);
             self.live_bytes_at_rest.set(self.live_bytes.get());
         }
-        // The script's values are garbage now.
+        // The script has ended, so its values are garbage now.
         self.live_bytes.set(self.live_bytes_at_rest.get());
     }
 
@@ -161,10 +161,10 @@ mod tests {
         collector.record_live(24 * MB);
         assert!(!collector.is_due(42 * MB, MB));
         assert!(collector.is_due(43 * MB, 2 * MB));
-        // Lua's own steps have freed more.
+        // Lua's own steps have freed more memory than half of the room above the live data.
         assert!(!collector.is_due(8 * MB, 10 * MB));
         assert!(collector.is_due(30 * MB, 8 * MB));
-        // Nothing was freed and little was allocated since.
+        // The collection freed nothing, and little was allocated after it.
         collector.record_live(60 * MB);
         assert!(!collector.is_due(61 * MB, 40 * MB));
         assert!(collector.is_due(62 * MB, MB + 1));

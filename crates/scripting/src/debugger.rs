@@ -1,9 +1,9 @@
 //! The Lua script debugger (SCRIPT DEBUG): breakpoints, single steps, variables and stack traces.
 //!
 //! A line hook runs at each line of the script. When the script stops, the debugger reads commands from its
-//! [`DebugConsole`] until one of them continues the script. Its output are lines in the format of `redis-cli --ldb`,
-//! sent together as an array of simple strings. Local variables are read through calls inserted into the script
-//! ([`scopes`]).
+//! [`DebugConsole`] until one of them continues the script. The debugger's output consists of lines in the format of
+//! `redis-cli --ldb`, sent together as an array of simple strings. Local variables are read through calls inserted into
+//! the script ([`scopes`]).
 
 mod scopes;
 mod show;
@@ -29,16 +29,17 @@ pub(crate) const SOURCE: &str = "@user_script";
 
 const HELP: &str = include_str!("debugger/help.txt");
 
-/// The client's side of a debugger session.
+/// The connection to the client that debugs a script.
 pub trait DebugConsole: std::fmt::Debug {
-    /// Sends bytes to the client.
+    /// Sends already encoded output to the client.
     fn send(&mut self, bytes: Vec<u8>);
 
-    /// Waits for the next command and returns its words. `None` if the client disconnected or `stopped` returns true.
+    /// Waits for the client's next command and returns its words. Returns `None` if the client disconnected or
+    /// `stopped` returns true.
     fn receive(&mut self, stopped: &dyn Fn() -> bool) -> Option<Vec<Vec<u8>>>;
 }
 
-/// How a stopped script continues.
+/// What the script does after the user continues it.
 enum NextStep {
     Wait,
     Continue,
@@ -50,12 +51,12 @@ enum NextStep {
 pub(crate) struct Debugger {
     console: RefCell<Box<dyn DebugConsole>>,
     source: Vec<String>,
-    /// The script's global environment.
+    /// The script's global variables.
     environment: Table,
     running: Arc<InterpreterState>,
     /// Lines whose first instruction is an inserted call that reports the variables in scope.
     scope_report_lines: HashSet<usize>,
-    /// Functions that return the variables in scope, by the stack depth of their function.
+    /// Functions that return the variables in scope, by stack depth of the function to which the scope belongs.
     scopes: RefCell<HashMap<usize, Function>>,
     breakpoints: RefCell<Vec<usize>>,
     lines: RefCell<Vec<Vec<u8>>>,
@@ -63,7 +64,7 @@ pub(crate) struct Debugger {
     is_stepping: Cell<bool>,
     /// Whether the script requested a stop (`redis.breakpoint()`).
     stop_requested: Cell<bool>,
-    /// The reason for a stop that waits until the variables in scope are reported.
+    /// The reason for a stop that takes effect after the variables in scope have been reported.
     pending_stop: Cell<Option<&'static str>>,
     max_shown: Cell<usize>,
     hint_shown: Cell<bool>,
@@ -117,7 +118,7 @@ impl Debugger {
             return Ok(());
         }
         self.line.set(line);
-        // A loop that returns to its first line does not report its scope there; stop at the next line instead.
+        // A loop that returns to its first line does not report its scope there, so stop at the next line instead.
         let missed = self.pending_stop.take();
         let reason = if self.stop_requested.take() {
             "server.breakpoint() called"
@@ -232,7 +233,7 @@ impl Debugger {
             self.send();
             let command = self.console.borrow_mut().receive(&|| self.running.is_stopped());
             let Some(command) = command else {
-                // The client is gone: run the script to its end without the debugger.
+                // The client has disconnected, so run the script to its end without the debugger.
                 self.is_disconnected.set(true);
                 self.breakpoints.borrow_mut().clear();
                 return Ok(());
@@ -448,14 +449,14 @@ impl Debugger {
     }
 }
 
-/// The number that `word` begins with, else 0.
+/// The number at the beginning of `word`, or 0 if there is none.
 fn leading_number(word: &str) -> i64 {
     let digits = word.strip_prefix('-').unwrap_or(word).bytes().take_while(u8::is_ascii_digit).count();
     let end = digits + usize::from(word.starts_with('-'));
     word.get(..end).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The current depth of the Lua stack in functions.
+/// The number of functions on the Lua stack.
 fn stack_depth(lua: &Lua) -> usize {
     (0..).find(|level| lua.inspect_stack(*level, |_| ()).is_none()).unwrap_or(0)
 }

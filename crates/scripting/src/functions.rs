@@ -18,11 +18,11 @@ use crate::script::{ScriptFlags, Shebang};
 /// A function of a library.
 #[derive(Debug)]
 pub struct Function {
-    /// The name, which clients may write in upper or lower case.
+    /// The function's name as registered; FCALL ignores case.
     pub name: String,
-    /// The description given at registration.
+    /// The description given at registration, or `None` without one.
     pub description: Option<Vec<u8>>,
-    /// The flags given at registration.
+    /// The flags given at registration; they restrict what the function may do.
     pub flags: ScriptFlags,
     /// Moving average of the run time in nanoseconds; 0 if not measured.
     pub mean_nanos: AtomicU64,
@@ -32,20 +32,20 @@ pub struct Function {
 #[derive(Debug)]
 pub struct Library {
     id: u64,
-    /// The library's name.
+    /// The name given in the shebang, which is unique among libraries.
     pub name: String,
     /// The complete source text, including the shebang.
     pub code: Box<[u8]>,
-    /// The functions in registration order.
+    /// The library's functions in registration order.
     pub functions: Vec<Function>,
-    /// Whether one of the functions has used undeclared keys.
+    /// Whether one of the functions has accessed keys that its call did not declare.
     pub has_undeclared_keys: AtomicBool,
-    /// Whether the library is loaded, neither deleted nor replaced.
+    /// Whether clients can call the library; false after it is deleted or replaced.
     is_live: AtomicBool,
 }
 
 impl Library {
-    /// Memory in bytes without the compiled form in Lua.
+    /// Size of the library in bytes, without its compiled form in Lua.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let functions = self.functions.iter().map(|function| function.name.len() + size_of::<Function>());
@@ -61,7 +61,7 @@ impl Library {
     }
 }
 
-/// The reason why a library was refused.
+/// The reason why a library was refused, as text for the error reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionError(String);
 
@@ -122,19 +122,20 @@ impl Loaded {
     }
 }
 
-/// The policy of FUNCTION RESTORE for existing libraries.
+/// What FUNCTION RESTORE does with existing libraries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestorePolicy {
-    /// Keep them; a name conflict is an error.
+    /// Keep existing libraries; a library with the same name is an error.
     Append,
-    /// Keep them, but replace libraries with the same name.
+    /// Keep existing libraries, but replace those with the same name.
     Replace,
-    /// Delete them first.
+    /// Delete all existing libraries first.
     Flush,
 }
 
 impl Functions {
-    /// Looks up a function case-insensitively. Returns its library and its index in it.
+    /// Looks up a function case-insensitively. Returns the function's library, and the function's index in that
+    /// library.
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<(Arc<Library>, usize)> {
         let name = std::str::from_utf8(name).ok()?;
@@ -145,15 +146,15 @@ impl Functions {
         }
     }
 
-    /// Adds a library; `replace` allows replacing one of the same name.
+    /// Adds a library. With `replace`, the new library replaces an existing one with the same name.
     ///
     /// # Errors
-    /// A library with this name exists, or another library has a function with the same name.
+    /// A library with this name exists and `replace` is false, or another library has a function with the same name.
     pub fn add(&self, library: Library, replace: bool) -> Result<(), FunctionError> {
         self.add_all(vec![library], if replace { RestorePolicy::Replace } else { RestorePolicy::Append })
     }
 
-    /// Adds several libraries, all or none.
+    /// Adds either all of the libraries or, if one of them is refused, none.
     ///
     /// # Errors
     /// As for [`Functions::add`].
@@ -178,7 +179,7 @@ impl Functions {
         }
     }
 
-    /// Deletes a library. Returns whether it existed.
+    /// Deletes a library. Returns whether a library with this name existed.
     pub fn remove(&self, name: &[u8]) -> bool {
         let mut loaded = self.loaded.write();
         let name = std::str::from_utf8(name).unwrap_or_default();
@@ -261,7 +262,8 @@ impl Interpreter {
     pub fn load_library(&mut self, code: &[u8], hurried: bool) -> Result<Library, FunctionError> {
         static NEXT_LIBRARY_ID: AtomicU64 = AtomicU64::new(1);
         let (name, _) = metadata(code)?;
-        // Discard the compiled form: the name may be refused, and this thread may never call the library.
+        // Discard the compiled form, because the library may still be refused for its name, and this thread may never
+        // call it.
         let (_, registered) = self.run_library_code(code, hurried)?;
         let functions = describe_all(&registered)?;
         if functions.is_empty() {
@@ -293,7 +295,7 @@ impl Interpreter {
     pub(crate) fn drop_stale_libraries(&mut self) {
         let libraries = &self.libraries;
         for (id, _) in self.known_libraries.extract_if(|_, library| !library.is_live()) {
-            // Assigning `nil` allocates nothing, so it cannot fail.
+            // Assigning `nil` allocates nothing, so the assignment cannot fail.
             let _ = libraries.raw_set(id, Value::Nil);
         }
     }
@@ -339,7 +341,7 @@ fn internal_error(error: &mlua::Error) -> FunctionError {
     FunctionError::new(String::from_utf8_lossy(&text))
 }
 
-/// Converts the table of registered functions.
+/// Converts the table of registered functions to [`Function`] values.
 fn describe_all(registered: &Table) -> Result<Vec<Function>, FunctionError> {
     let mut functions: Vec<Function> = Vec::new();
     let mut names = HashSet::new();
@@ -373,7 +375,7 @@ fn describe(name: String, entry: &Table) -> mlua::Result<Function> {
     Ok(Function { name, description, flags, mean_nanos: AtomicU64::new(0) })
 }
 
-/// Whether this is a valid name of a library or function.
+/// Whether `name` is valid for a library or function: letters, digits and underscores.
 fn is_valid_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }

@@ -33,13 +33,14 @@ use crate::{answer, libraries};
 const MAX_MEMORY: usize = 1 << 30;
 /// Minimum memory limit in bytes, whatever `maxmemory`: enough to run a script and to read a value.
 const MIN_MEMORY: usize = 16 << 20;
-/// Instructions between two checks: about ten microseconds, or more if the instructions copy long strings.
+/// Number of instructions between two checks whether the script must stop. They take about ten microseconds, or longer
+/// if they copy long strings.
 const INSTRUCTIONS_PER_CHECK: u32 = 10_000;
 /// Argument buffers above this size in bytes are freed when the script ends.
 pub(crate) const LARGE_COMMAND: usize = 64 << 10;
 /// Overhead of a string in a Lua table: header, table entry and entry in the string table.
 const STRING_OVERHEAD: usize = 64;
-/// Log levels of `redis.log`.
+/// Log levels that `redis.log` accepts.
 const LOG_NOTICE: u8 = 2;
 const LOG_WARNING: u8 = 3;
 /// Time limit in milliseconds for the registration code of a library that a client loads, as in Valkey.
@@ -47,16 +48,16 @@ const LOADING_TIMEOUT: u64 = 500;
 
 const PRELUDE_SOURCE: &str = include_str!("prelude.lua");
 
-/// The Lua error that stops a script. The client receives the reason separately.
+/// The Lua error that ends a stopped script. The client does not receive this text but the reason for the stop.
 const STOPPED_ERROR: &str = "the script is stopped";
 
 /// Lua's error text for a refused allocation.
 const OUT_OF_MEMORY: &[u8] = b"not enough memory";
 
-/// The reason why a command must stop its script.
+/// The reason why a command must stop the script that called it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
-    /// SCRIPT KILL.
+    /// SCRIPT KILL or FUNCTION KILL stopped the script.
     Killed,
     /// The script needs undeclared slots that it cannot lock in this run, and must be restarted.
     Restart,
@@ -70,22 +71,22 @@ pub(crate) enum StopCause {
     TimedOut,
 }
 
-/// Where the effects of a script's commands go (`redis.set_repl`).
+/// The destinations to which the effects of a script's commands are replicated (`redis.set_repl`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReplicationTargets {
-    /// To replicas and the append-only file (`REPL_ALL`).
+    /// Replicate to replicas and the append-only file (`REPL_ALL`).
     #[default]
     All,
-    /// To the append-only file only (`REPL_AOF`).
+    /// Write only to the append-only file (`REPL_AOF`).
     AppendOnlyFile,
-    /// To replicas only (`REPL_REPLICA`).
+    /// Replicate only to replicas (`REPL_REPLICA`).
     Replicas,
-    /// To neither (`REPL_NONE`).
+    /// Do not replicate (`REPL_NONE`).
     Nowhere,
 }
 
 impl ReplicationTargets {
-    /// Returns the targets that the flags of `redis.set_repl` name.
+    /// Converts the flags of `redis.set_repl`.
     fn of_flags(flags: i64) -> Self {
         match flags & 3 {
             0 => Self::Nowhere,
@@ -96,15 +97,15 @@ impl ReplicationTargets {
     }
 }
 
-/// The interface of the server that scripts use.
+/// The server that executes the commands of scripts.
 pub trait LuaHost {
-    /// Executes a command and returns its reply in wire format, in the version `protocol`.
+    /// Executes a command and returns its reply in wire format. `protocol` is the RESP version of the reply.
     ///
     /// # Errors
-    /// The script must stop.
+    /// The reason why the script must stop.
     fn call(&mut self, request: &Request, protocol: Protocol) -> Result<&[u8], StopReason>;
 
-    /// Sets where the effects of the following commands go (`redis.set_repl`).
+    /// Sets the destinations to which the following commands are replicated (`redis.set_repl`).
     fn set_replication_targets(&mut self, targets: ReplicationTargets);
 
     /// Whether the client has permission for this command; `None` if the command does not exist.
@@ -130,28 +131,28 @@ pub struct InterpreterOptions {
     pub on_busy: fn(),
 }
 
-/// The reason why a script returned no value.
+/// The reason why a script ended without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptFailure {
-    /// The script does not compile.
+    /// The script does not compile; holds Lua's message.
     Syntax(String),
     /// The script raised an error.
     Error {
-        /// The error text with its position in the script.
+        /// The error text, including the position in the script.
         to_lua_string: Vec<u8>,
-        /// Whether the error statistics already include it.
+        /// Whether the error statistics already include the error.
         is_counted: bool,
     },
-    /// The script must be restarted, see [`StopReason::Restart`].
+    /// The script needs undeclared slots and must be run again, see [`StopReason::Restart`].
     Restart,
     /// The script exceeded its memory limit, possibly because of garbage ([`Interpreter::with_full_collection`]).
     Memory,
 }
 
-/// A command that runs a script or function.
+/// A call of a script or function by a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Invocation<'a> {
-    /// The command's arguments.
+    /// The complete request: EVAL or FCALL with its arguments.
     pub command: Args<'a>,
     /// Number of keys, which start at argument 3. The command must have at least that many arguments.
     pub keys: usize,
@@ -169,7 +170,7 @@ impl<'a> Invocation<'a> {
     }
 }
 
-/// The value that a script returned. The script counts as running until the value is written ([`Interpreter::write`]).
+/// The value that a script returned. The script counts as running until [`Interpreter::write`] has written the value.
 #[derive(Debug)]
 #[must_use = "the script runs until what it returned is written"]
 pub struct ScriptValue {
@@ -177,23 +178,23 @@ pub struct ScriptValue {
     protocol: Protocol,
 }
 
-/// State that the hook reads.
+/// State that the hook reads to decide whether the script may continue.
 #[derive(Debug)]
 pub(crate) struct HookState {
     running: Arc<InterpreterState>,
     nanos: fn() -> u64,
     on_busy: fn(),
     log_line: fn(u8, &str),
-    /// The timeout in nanoseconds; 0 means none.
+    /// The timeout in nanoseconds after which the script is busy; 0 means none.
     timeout: Cell<u64>,
-    /// The reason to stop, once the script has to.
+    /// The reason to stop the script, or `None` while the script may continue.
     pub(crate) stop_cause: Cell<Option<StopCause>>,
-    /// The script's position when it was killed.
+    /// The position in the script at which SCRIPT KILL stopped it.
     killed_at: RefCell<Option<String>>,
-    /// Whether the registration code of a library runs, which is stopped at its timeout.
+    /// Whether the registration code of a library is running; it is stopped at the timeout.
     loading: Cell<bool>,
     pub(crate) collector: Rc<Collector>,
-    /// The command that runs the script.
+    /// The command that called the script.
     command: RefCell<Request>,
 }
 
@@ -211,9 +212,10 @@ pub struct Interpreter {
     pub(crate) create_library_environment: Function,
     load_library: Function,
     compiled: HashMap<[u8; 40], Arc<Script>>,
-    /// Compiled scripts by SHA1. They are in a Lua table, since there can be more of them than mlua has references.
+    /// Compiled scripts by SHA1. They are kept in a Lua table, because there can be more scripts than mlua has
+    /// references.
     functions: Table,
-    /// The script used last, cached because scripts are mostly run repeatedly.
+    /// The last script that ran. Clients mostly run the same script repeatedly, so this saves a lookup.
     last_script: Option<(Arc<Script>, Function)>,
     /// Compiled libraries by id.
     pub(crate) libraries: Table,
@@ -225,13 +227,13 @@ pub struct Interpreter {
     hook_state: Rc<HookState>,
 }
 
-/// The memory limit of one state of Lua for a server with this `maxmemory`.
+/// The memory limit in bytes of one Lua state, for a server with `limit` as `maxmemory`.
 #[must_use]
 pub fn memory_bound(limit: Option<usize>) -> usize {
     limit.map_or(MAX_MEMORY, |limit| (limit / 2).clamp(MIN_MEMORY, MAX_MEMORY))
 }
 
-/// Sets the version and name of the server, and whether a script is being stopped.
+/// Sets the server's version and name in Lua, and the function that tells whether a script is being stopped.
 fn set_server_identity(
     native: &Table,
     lua: &Lua,
@@ -246,7 +248,7 @@ fn set_server_identity(
 }
 
 fn internal(error: &mlua::Error) -> String {
-    // Keep only the first line; the others are Lua's stack trace.
+    // Keep only the first line, because the other lines are Lua's stack trace.
     let text = error.to_string();
     text.lines().next().unwrap_or_default().to_owned()
 }
@@ -326,13 +328,13 @@ impl Interpreter {
         })
     }
 
-    /// The interpreter's state as seen by other threads.
+    /// The state of this interpreter that other threads can read, for example to kill its script.
     #[must_use]
     pub fn running(&self) -> &Arc<InterpreterState> {
         &self.hook_state.running
     }
 
-    /// Returns the script with this SHA1, if this thread has compiled it and not dropped it.
+    /// Returns the script with this SHA1 if this thread has compiled the script and still keeps its compiled form.
     #[must_use]
     #[inline]
     pub fn find_compiled(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
@@ -371,11 +373,11 @@ impl Interpreter {
         }
         let functions = &self.functions;
         for (sha, _) in self.compiled.extract_if(|_, script| !script.is_live()) {
-            // Replacing a value by `nil` allocates nothing.
+            // Replacing a value by `nil` allocates nothing, so it cannot fail.
             let _ = functions.raw_set(to_lua_string(&sha), Value::Nil);
         }
         self.drop_stale_libraries();
-        // Values with finalizers are freed by the second collection.
+        // The first collection runs finalizers, and only the second one frees the values that had them.
         for _ in 0..2 {
             let _ = self.hook_state.collector.collect(&self.lua);
         }
@@ -450,7 +452,7 @@ impl Interpreter {
         outcome
     }
 
-    /// Compiles the instrumented script, or `None` if there is no valid one.
+    /// Compiles the instrumented script. Returns `None` if the script could not be instrumented.
     fn compile_debugged(&self, shown: Option<&[u8]>, debugger: &Rc<Debugger>) -> Option<Function> {
         let maker = self.compile_text(shown?, &self.environment, debugger::SOURCE).ok()?;
         let debugger = debugger.clone();
@@ -496,7 +498,8 @@ impl Interpreter {
         self.end_run(ran)
     }
 
-    /// Runs the registration code of a library under the memory limit of scripts and, if `hurried`, under a time limit.
+    /// Runs the registration code of a library under the memory limit of scripts. With `hurried`, a time limit applies
+    /// as well.
     pub(crate) fn run_loading(
         &self,
         world: &Table,
@@ -537,7 +540,7 @@ impl Interpreter {
         ran
     }
 
-    /// Returns the reason if the script was stopped, and resets the hook for the next script.
+    /// If the script was stopped, returns the reason and resets the hook for the next script.
     fn take_stop_cause(&self) -> Option<StopCause> {
         let ending = self.hook_state.stop_cause.take();
         if ending.is_some() {
@@ -547,7 +550,7 @@ impl Interpreter {
         ending
     }
 
-    /// Limits the state's memory to half of `limit` (`maxmemory`), if it is set.
+    /// Limits the state's memory to half of `limit` (`maxmemory`). `None` means that `maxmemory` is not set.
     pub fn limit_memory(&self, limit: Option<usize>) {
         self.memory.set(memory_bound(limit));
     }
@@ -561,7 +564,7 @@ impl Interpreter {
         command.iter().for_each(|word| words.push(word));
     }
 
-    /// Makes `host` available to Lua while `f` runs.
+    /// Runs `f` with `host` available to Lua, and resumes a panic of the host afterwards.
     fn run_guarded(
         &self,
         host: &mut dyn LuaHost,
@@ -576,7 +579,7 @@ impl Interpreter {
         ran
     }
 
-    /// Converts the result of a script. A script that returned a value still counts as running.
+    /// Converts the result of a script run. A script that returned a value still counts as running.
     fn end_run(&mut self, ran: mlua::Result<(bool, Value)>) -> Result<ScriptValue, ScriptFailure> {
         *self.json.borrow_mut() = Default::default();
         let failure = match (self.take_stop_cause(), ran) {
@@ -610,11 +613,11 @@ impl Interpreter {
         internal_failure(format!("ERR Script killed by user with {by} KILL.{place}"))
     }
 
-    /// Writes the script's value as a reply and ends the script. `told` receives each error in the value and whether
-    /// the error statistics already include it.
+    /// Writes the script's value as a reply and ends the script. `told` is called for each error in the value; its
+    /// second argument says whether the error statistics already include the error.
     ///
     /// # Errors
-    /// The script was stopped, and nothing is written.
+    /// The script was stopped. Nothing is written if the conversion of the value was interrupted.
     pub fn write(
         &mut self,
         outcome: &ScriptValue,
@@ -658,7 +661,7 @@ impl Interpreter {
         self.lua.create_table()
     }
 
-    /// Memory of the Lua state in bytes.
+    /// Memory that the Lua state uses, in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.lua.used_memory()
@@ -668,7 +671,7 @@ impl Interpreter {
 /// The result of an internal query: a value, or an error that the caller receives after a `nil`.
 type QueryResult = Result<Value, Value>;
 
-/// Handles an internal query of a script; its number follows the mark.
+/// Handles an internal query of a script. The query's number follows the mark in `args`.
 fn answer_query(lua: &Lua, bridge: &HostBridge, mut args: MultiValue) -> mlua::Result<QueryResult> {
     args.pop_front();
     let operation = args.pop_front();
@@ -724,12 +727,12 @@ fn read_request(args: &MultiValue, request: &mut Request) -> Result<(), &'static
     Ok(())
 }
 
-/// Converts to the text of an error that the prelude raises.
+/// Converts `complaint` to an error text in Lua, which the prelude raises.
 fn query_error(lua: &Lua, complaint: &str) -> mlua::Result<QueryResult> {
     Ok(Err(complaint.into_lua(lua)?))
 }
 
-/// A byte string to be created in Lua.
+/// Bytes that mlua converts to a Lua string.
 struct LuaBytes<'a>(&'a [u8]);
 
 impl IntoLua for LuaBytes<'_> {
@@ -738,7 +741,7 @@ impl IntoLua for LuaBytes<'_> {
     }
 }
 
-/// Converts to a Lua string. UTF-8 text, the usual case, is pushed without an mlua reference.
+/// Converts bytes to a Lua string. UTF-8 text, the usual case, is pushed without an mlua reference.
 fn to_lua_string(bytes: &[u8]) -> Either<&str, LuaBytes<'_>> {
     std::str::from_utf8(bytes).map_or(Either::Right(LuaBytes(bytes)), Either::Left)
 }
@@ -781,12 +784,12 @@ fn describe(error: &Value) -> ScriptFailure {
     ScriptFailure::Error { to_lua_string: text, is_counted: counted }
 }
 
-/// A failure with an error of this server.
+/// A failure caused by the server rather than by the script.
 fn internal_failure(text: String) -> ScriptFailure {
     ScriptFailure::Error { to_lua_string: text.into_bytes(), is_counted: false }
 }
 
-/// The text of an error table.
+/// The text of an error that is a table, from its field `err`.
 pub(crate) fn error_text(table: &Table) -> Vec<u8> {
     match table.raw_get("err") {
         Ok(Value::String(text)) => answer::to_one_line(&text.as_bytes(), true),
@@ -805,7 +808,7 @@ fn install_hook(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<()> {
     })
 }
 
-/// Returns the error of a stopped script, which every further instruction raises again.
+/// Installs a hook that fails every further instruction of the stopped script, and returns the same error.
 pub(crate) fn stopped_error(lua: &Lua, watch: &Rc<HookState>) -> mlua::Error {
     check_stop(lua, watch).err().unwrap_or_else(|| mlua::Error::runtime(STOPPED_ERROR))
 }
@@ -818,7 +821,7 @@ fn check_stop(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<()> {
     })
 }
 
-/// Installs the debugger's line hook.
+/// Installs the debugger's line hook in addition to the check for a stop.
 fn debugged(lua: &Lua, watch: &Rc<HookState>, debugger: &Rc<Debugger>) -> mlua::Result<()> {
     let (watch, debugger) = (watch.clone(), debugger.clone());
     let triggers = HookTriggers::new().every_line().every_nth_instruction(INSTRUCTIONS_PER_CHECK);

@@ -22,15 +22,15 @@ pub(crate) use cjson::SharedOptions as JsonSettings;
 
 /// Maximum length of a string that a single function call creates.
 const MAX_STRING: usize = 512 << 20;
-/// Steps between two checks for a stop: some hundred microseconds.
+/// Number of steps between two checks whether the script must stop; they take some hundred microseconds.
 const STEPS: usize = 10_000;
-/// Processing this many bytes of text counts as one step.
+/// Number of bytes of text that count as one step.
 const BYTES_PER_STEP: usize = 64;
 
 /// Limits of functions that may run for long or allocate much.
 #[derive(Debug, Clone)]
 pub(crate) struct FunctionLimits {
-    /// Raises an error if the script must stop.
+    /// A Lua function that raises an error if the script must stop.
     pub(crate) check_hook: Function,
     /// The memory limit of the Lua state in bytes.
     pub(crate) memory: Rc<Cell<usize>>,
@@ -68,12 +68,12 @@ impl FunctionLimits {
 pub(crate) struct StepCounter<'a> {
     limits: &'a FunctionLimits,
     steps: usize,
-    /// The state whose allocator limit is lifted, and that limit.
+    /// The Lua state whose allocator limit was lifted, and the limit to restore.
     is_lifted: Option<(&'a Lua, usize)>,
 }
 
 impl StepCounter<'_> {
-    /// Records one processed element of `bytes` and the present length of the result.
+    /// Counts one processed element of `bytes` bytes as steps. `made` is the present length of the result.
     pub(crate) fn step(&mut self, bytes: usize, made: usize) -> LibraryResult<()> {
         if made > self.limits.max_string_len() {
             return Err("resulting string too large".into());
@@ -93,16 +93,16 @@ impl StepCounter<'_> {
 /// The reason why a library function failed.
 #[derive(Debug)]
 pub(crate) enum LibraryError {
-    /// A mistake of the script.
+    /// The script made a mistake; holds the error text.
     Script(String),
-    /// An invalid argument of this function.
+    /// One of the function's arguments is invalid.
     Argument {
-        /// Argument number, counted from 1.
+        /// Number of the argument, counted from 1.
         index: usize,
         function: String,
         what: String,
     },
-    /// An error of Lua itself, out of memory.
+    /// Lua itself failed, for lack of memory.
     Lua(mlua::Error),
 }
 
@@ -155,7 +155,7 @@ impl std::fmt::Display for RaisedError {
 
 impl std::error::Error for RaisedError {}
 
-/// The position from which the running function was called, in the prefix format of Lua's errors.
+/// The position from which the running function was called, formatted as the prefix of Lua's error texts.
 fn called_at(lua: &Lua) -> String {
     for level in 1.. {
         let place = lua.inspect_stack(level, |debug| {
@@ -163,7 +163,7 @@ fn called_at(lua: &Lua) -> String {
             source.zip(debug.current_line())
         });
         match place {
-            // Skip the prelude, which calls on behalf of the script.
+            // The prelude calls library functions on behalf of the script, so skip its stack levels.
             Some(Some((source, _))) if source == "prelude" => {}
             Some(Some((source, line))) => return format!("{source}:{line}: "),
             Some(None) | None => break,
@@ -188,7 +188,7 @@ fn called_as_method(lua: &Lua) -> bool {
     false
 }
 
-/// The text of an error that ended Lua code.
+/// The text of an error that ended Lua code, without a stack trace.
 pub(crate) fn error_text(error: &mlua::Error) -> String {
     let mut cause = error;
     while let mlua::Error::CallbackError { cause: inner, .. } = cause {
@@ -256,7 +256,7 @@ impl Arguments {
         self.args.len()
     }
 
-    /// Argument `index`, counted from 1.
+    /// Argument `index`, counted from 1; nil if it is missing.
     pub(crate) fn value(&self, index: usize) -> &Value {
         self.args.get(index - 1).unwrap_or(&Value::Nil)
     }

@@ -23,7 +23,7 @@ pub(crate) fn format_g(value: f64, precision: usize) -> String {
     trim_trailing_zeros(&format!("{value:.decimals$}")).to_owned()
 }
 
-/// Formats a number as a command argument: the fewest digits that read back as the same number, as in Valkey.
+/// Formats a number as a command argument with the fewest digits that read back as the same number, as in Valkey.
 #[must_use]
 pub(crate) fn to_argument(value: f64) -> String {
     if value.is_nan() {
@@ -43,7 +43,7 @@ fn trim_trailing_zeros(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }
 
-/// Converts to an integer like a C cast on x86-64: values out of range become the minimum.
+/// Converts a number to an integer like a C cast on x86-64: values out of range become the minimum.
 #[must_use]
 pub(crate) fn to_integer(value: f64) -> i64 {
     const INTEGER_BOUND: f64 = 9_223_372_036_854_775_808.0;

@@ -12,7 +12,7 @@ const SEED_LOW_BITS: u64 = 0x330E;
 pub(crate) struct Random(Cell<u64>);
 
 impl Random {
-    /// `seed` makes the sequences of different Lua states differ.
+    /// Creates a generator. Each Lua state passes another `seed`, so that their sequences differ.
     pub(crate) fn new(seed: u64) -> Self {
         Self(Cell::new((seed << 16 | SEED_LOW_BITS) & MASK))
     }

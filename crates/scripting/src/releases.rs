@@ -9,10 +9,10 @@ const ANNOUNCE_BYTES: usize = 1 << 20;
 /// Fixed overhead of a release in bytes: an empty library takes about ten kilobytes in a Lua state.
 const RELEASE_OVERHEAD: usize = 16 << 10;
 
-/// Counts texts that clients can no longer call.
+/// Counts the bytes of scripts and libraries that clients can no longer call.
 #[derive(Default)]
 pub(crate) struct Releases {
-    /// Size of the releases since the last announcement.
+    /// Size in bytes of the texts released after the last announcement.
     pending: AtomicUsize,
     announced: AtomicU64,
     announce_callback: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -25,7 +25,7 @@ impl std::fmt::Debug for Releases {
 }
 
 impl Releases {
-    /// Records the release of a text of this size.
+    /// Records that a script or library with a text of `bytes` bytes can no longer be called.
     pub(crate) fn record_release(&self, bytes: usize) {
         let weight = bytes + RELEASE_OVERHEAD;
         if self.pending.fetch_add(weight, Ordering::Relaxed) + weight >= ANNOUNCE_BYTES {
@@ -33,7 +33,7 @@ impl Releases {
         }
     }
 
-    /// Announces that all released forms must be dropped now.
+    /// Announces at once that threads must drop all released compiled forms.
     pub(crate) fn announce(&self) {
         self.pending.store(0, Ordering::Relaxed);
         self.announced.fetch_add(1, Ordering::Release);
@@ -42,7 +42,7 @@ impl Releases {
         }
     }
 
-    /// The number of announcements.
+    /// The number of announcements since the start, which threads compare with the number that they last saw.
     pub(crate) fn announced(&self) -> u64 {
         self.announced.load(Ordering::Acquire)
     }

@@ -19,17 +19,18 @@ pub(crate) fn error_table(lua: &Lua, text: &[u8], counted: bool) -> Result<mlua:
     Ok(table)
 }
 
-/// Reads a reply from its start. Must not have a destructor, since Lua may leave its user by `longjmp`.
+/// Reads a reply from its start. The type must not have a destructor, because Lua may leave the function that uses a
+/// reader by `longjmp`.
 pub(crate) struct Reader<'a> {
     wire: &'a [u8],
     position: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// Maximum nesting of replies. Replies come from this server, so it is never exceeded.
+    /// Maximum nesting of replies. This server produces all replies, and none of them exceeds the limit.
     pub(crate) const MAX_DEPTH: usize = 64;
 
-    /// Reads from the start of `wire`.
+    /// Creates a reader at the start of `wire`, a complete reply.
     pub(crate) fn new(wire: &'a [u8]) -> Self {
         Self { wire, position: 0 }
     }

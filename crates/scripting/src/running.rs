@@ -11,39 +11,39 @@ use parking_lot::Mutex;
 /// The result of a request to kill a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KillResult {
-    /// The script will stop.
+    /// The busy script, or one of them, will stop.
     Stopped,
-    /// The script has written, so stopping it would leave partial changes.
+    /// The script has already written, so stopping it would leave partial changes.
     Unkillable,
-    /// No script is busy.
+    /// No script or function has exceeded its timeout.
     NotBusy,
-    /// The busy code is a function instead of a script, or the reverse.
+    /// The busy code is a function although SCRIPT KILL was called, or a script although FUNCTION KILL was called.
     WrongKind,
 }
 
 const KEEP_RUNNING: u8 = 0;
 const KILLED: u8 = 1;
-/// Values of `server_stops`: during shutdown, scripts without writes are stopped, or all scripts.
+/// Values of `server_stops`: a shutdown stops only scripts that have not written, or all scripts.
 const STOP_UNWRITTEN: u8 = 1;
 const STOP_ALL: u8 = 2;
 
 /// Grace period in nanoseconds for scripts that may be stopped during shutdown.
 const SHUTDOWN_GRACE: u64 = 500_000_000;
 
-/// The state of one interpreter, shared with other threads.
+/// The state of one interpreter that other threads can read and use to stop its script.
 #[derive(Debug, Default)]
 pub struct InterpreterState {
     busy: AtomicBool,
     stop_request: AtomicU8,
-    /// Whether the script has written.
+    /// Whether the running script has executed a write command.
     has_written: AtomicBool,
     is_function: AtomicBool,
-    /// Start time by the thread's clock in nanoseconds.
+    /// Start time of the script in nanoseconds, by the thread's clock.
     started: AtomicU64,
     memory: StateMemory,
-    /// The arguments of the command that runs the script; set once it is busy.
+    /// The arguments of the command that called the script. They are set only once the script is busy.
     command: Mutex<Vec<Vec<u8>>>,
-    /// Whether the server is shutting down and which scripts it may stop; shared by all interpreters.
+    /// Whether the server is shutting down, and which scripts the shutdown may stop. All interpreters share this value.
     server_stops: Arc<AtomicU8>,
 }
 
@@ -51,7 +51,7 @@ pub struct InterpreterState {
 #[derive(Debug, Default)]
 struct StateMemory {
     own_bytes: AtomicUsize,
-    /// The total of all interpreters of a server.
+    /// The total of all Lua states of a server, in bytes.
     total_bytes: Arc<AtomicUsize>,
 }
 
@@ -89,7 +89,7 @@ impl InterpreterState {
         self.started.load(Ordering::Relaxed)
     }
 
-    /// Marks the end of the script. Returns whether it was busy.
+    /// Marks the end of the script. Returns whether the script was busy.
     #[inline]
     pub(crate) fn end(&self) -> bool {
         let busy = self.busy.load(Ordering::Relaxed);
@@ -122,7 +122,7 @@ impl InterpreterState {
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Whether the script must stop.
+    /// Whether the script must stop because it was killed or the server shuts down.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop_request.load(Ordering::Acquire) != KEEP_RUNNING
     }
@@ -143,25 +143,25 @@ impl InterpreterState {
         self.has_written.store(true, Ordering::Release);
     }
 
-    /// Whether the script has written.
+    /// Whether the running script has executed a write command.
     #[must_use]
     pub fn has_written(&self) -> bool {
         self.has_written.load(Ordering::Acquire)
     }
 
-    /// The arguments of the command that runs the script, while it is busy.
+    /// The arguments of the command that called the script; empty unless the script is busy.
     #[must_use]
     pub fn command(&self) -> Vec<Vec<u8>> {
         self.command.lock().clone()
     }
 
-    /// Nanoseconds since the start; `nanos` is the present time by the same clock.
+    /// Nanoseconds since the script started. `nanos` is the current time by the same clock.
     #[must_use]
     pub fn elapsed(&self, nanos: u64) -> u64 {
         nanos.saturating_sub(self.started.load(Ordering::Relaxed))
     }
 
-    /// Whether a function runs rather than a script.
+    /// Whether the running code is a function (FCALL) rather than a script.
     #[must_use]
     pub fn is_function(&self) -> bool {
         self.is_function.load(Ordering::Relaxed)
@@ -185,7 +185,8 @@ impl InterpreterState {
 }
 
 impl crate::Scripts {
-    /// SCRIPT KILL and FUNCTION KILL: stops every busy script that may be stopped.
+    /// Stops every busy script, or with `function` every busy function, unless it has written (SCRIPT KILL and FUNCTION
+    /// KILL).
     #[must_use]
     pub fn kill(&self, function: bool) -> KillResult {
         let busy = self.running().into_iter().filter(|running| running.is_busy());
@@ -200,12 +201,12 @@ impl crate::Scripts {
         self.server_stops.store(if saved { STOP_UNWRITTEN } else { STOP_ALL }, Ordering::Release);
     }
 
-    /// Cancels a shutdown.
+    /// Cancels a shutdown, so that scripts continue to run.
     pub fn cancel_shutdown(&self) {
         self.server_stops.store(KEEP_RUNNING, Ordering::Release);
     }
 
-    /// Whether any script is busy.
+    /// Whether the script of any thread is busy.
     #[must_use]
     pub fn any_busy(&self) -> bool {
         self.running().iter().any(|running| running.is_busy())

@@ -7,8 +7,8 @@ use sha1::{Digest, Sha1};
 /// The flags of a script or function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScriptFlags {
-    /// Whether flags are declared. Scripts without a shebang run in a compatibility mode with the permissions of older
-    /// Redis versions.
+    /// Whether the script or function declares flags. Scripts without a shebang run in a compatibility mode with the
+    /// permissions of older Redis versions.
     pub declared: bool,
     /// The script does not write.
     pub no_writes: bool,
@@ -54,9 +54,9 @@ impl ScriptFlags {
 /// The first line of a script or library: `#!lua flags=...` or `#!lua name=...`, with the quoting of inline requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shebang<'a> {
-    /// The engine's name.
+    /// The name of the script engine; only `lua` is supported.
     pub engine: Vec<u8>,
-    /// The options after the engine.
+    /// The words after the engine, such as `flags=no-writes` or `name=mylib`.
     pub options: Vec<Vec<u8>>,
     /// The text after the shebang, including its line break so that line numbers stay the same.
     pub body: &'a [u8],
@@ -65,15 +65,15 @@ pub struct Shebang<'a> {
 /// The reason why a shebang was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShebangError {
-    /// The line has no end.
+    /// The shebang line has no end.
     Invalid,
-    /// A quote is unbalanced.
+    /// The shebang contains an unbalanced quote.
     UnbalancedQuotes,
-    /// The engine is not Lua.
+    /// The named engine is not Lua.
     UnknownEngine(Vec<u8>),
-    /// An unknown option.
+    /// The shebang contains an unknown option.
     UnknownOption(Vec<u8>),
-    /// An unknown flag.
+    /// The option `flags` contains an unknown flag.
     UnknownFlag(Vec<u8>),
 }
 
@@ -115,21 +115,21 @@ impl<'a> Shebang<'a> {
 /// A script, which clients refer to by its SHA1.
 #[derive(Debug)]
 pub struct Script {
-    /// The SHA1 as forty hexadecimal digits.
+    /// The SHA1 of the text as forty lower-case hexadecimal digits.
     pub sha: [u8; 40],
-    /// The text as the client sent it.
+    /// The text as the client sent it, including the shebang.
     pub text: Box<[u8]>,
-    /// The flags declared in the shebang.
+    /// The flags declared in the shebang; defaults without a shebang.
     pub flags: ScriptFlags,
-    /// Offset of the text after the shebang.
+    /// Byte offset in `text` of the code after the shebang.
     body: usize,
-    /// Whether SCRIPT LOAD added it, which exempts it from eviction.
+    /// Whether the script was added by SCRIPT LOAD, which exempts it from eviction.
     pub(crate) is_pinned: AtomicBool,
-    /// Whether the script is in the cache, neither flushed nor evicted.
+    /// Whether the script is in the cache; false after it is flushed or evicted.
     pub(crate) is_live: AtomicBool,
-    /// Time of the last run in milliseconds.
+    /// Time of the last run in milliseconds, used for eviction.
     pub(crate) last_used: AtomicU64,
-    /// Whether the script has used undeclared keys.
+    /// Whether a run of the script has accessed keys that its call did not declare.
     pub has_undeclared_keys: AtomicBool,
     /// Moving average of the run time in nanoseconds; 0 if not measured.
     pub mean_nanos: AtomicU64,

@@ -10,7 +10,7 @@ use crate::{
     ScriptFailure, Scripts, StopReason,
 };
 
-/// A server without commands.
+/// A server that knows no commands.
 struct NoCommands;
 
 impl LuaHost for NoCommands {
@@ -72,20 +72,20 @@ pub(crate) fn run_with_host(
     }
 }
 
-/// Scripts that would run for hours, in Lua code and in library functions.
+/// The scripts would run for hours, in Lua code or in library functions; each of them is stopped.
 #[test]
 fn long_running_scripts_can_be_stopped() {
     let endless = [
         "while true do end",
         "while true do pcall(function() while true do end end) end",
         "local c=coroutine.wrap(function() while true do end end) c()",
-        // xpcall's handler runs with hooks disabled.
+        // Lua runs the handler of xpcall with hooks disabled.
         "xpcall(function() while true do end end, function() while true do end end)",
         "while true do xpcall(function() while true do end end, function() while true do end end) end",
         // A coroutine keeps its original hook, which does not run at every instruction.
         "coroutine.wrap(function() while true do pcall(function() while true do end end) end end)()",
         "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
-        // Self-containing tables: the output doubles with each level.
+        // These tables contain themselves, so the output doubles with each level.
         "local t={} t[1]=t t[2]=t return t",
         "local t={map={}} t.map.a=t t.map.b=t return t",
         "local t={} t[1]=t t[2]=t while true do pcall(cjson.encode, t) end",
@@ -121,7 +121,7 @@ fn long_running_scripts_can_be_stopped() {
     }
 }
 
-/// Published vulnerabilities of other servers' Lua, and variations of them.
+/// The scripts are published attacks on the Lua engines of other servers, and variations of the attacks.
 #[test]
 fn known_attacks_fail_as_script_errors() {
     let mut interpreter = interpreter();
@@ -247,7 +247,7 @@ thread_local! {
     static CLOCK_NANOS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Stopped scripts must not leave values on the stack either, wherever they were.
+/// A stopped script must not leave values on Lua's stack, wherever it was stopped.
 #[test]
 fn stopped_scripts_leave_lua_stack_empty() {
     let options = InterpreterOptions {
@@ -329,7 +329,7 @@ fn tables_can_have_any_number_of_elements() {
     }
 }
 
-/// As in Valkey, where the array part of a frozen table is empty.
+/// In Valkey the array part of a frozen table is empty, so `table.remove` has no effect; the same holds here.
 #[test]
 fn table_remove_ignores_frozen_tables() {
     let mut interpreter = interpreter();
@@ -436,7 +436,7 @@ fn evicted_and_flushed_scripts_free_memory() {
     assert!(interpreter.memory() < 1 << 20, "{} bytes", interpreter.memory());
 }
 
-/// Creates large temporary strings in every possible way.
+/// The scripts create large temporary strings in every possible way.
 #[test]
 fn garbage_does_not_count_against_the_limit() {
     let mut interpreter = interpreter();
@@ -456,7 +456,7 @@ fn garbage_does_not_count_against_the_limit() {
             "{script}"
         );
     }
-    // Pure Lua code without library calls: with Lua's small collector steps this would fail.
+    // Scripts of pure Lua code without library calls; Lua's small collector steps would not keep up with their garbage.
     let by_lua = [
         "local s=('x'):rep(3999999) local t for i=1,30 do t=s..(i%10) end return #t",
         "local s=('x'):rep(4000000) local t for i=1,30 do t=s:upper() s=t:lower() end return #t",
@@ -528,7 +528,7 @@ thread_local! {
     static LOGGED: std::cell::RefCell<Vec<(u8, String)>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Tools search the log for these lines.
+/// Monitoring tools search the log for these lines.
 #[test]
 fn slow_script_is_logged() {
     let options = InterpreterOptions {

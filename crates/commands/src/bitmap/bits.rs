@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Words that are processed together.
+/// Number of words that one iteration processes, so that the compiler vectorizes the loop.
 const WORDS_PER_BLOCK: usize = 8;
 const WORD_BYTES: usize = size_of::<u64>();
 const BLOCK_BYTES: usize = WORDS_PER_BLOCK * WORD_BYTES;
@@ -57,7 +57,7 @@ pub(super) fn count_ones_in(bytes: &[u8], range: &Range<u64>) -> u64 {
 /// Finds the first bit in `range` that equals `bit`. The range must lie within `bytes`.
 pub(super) fn find_bit(bytes: &[u8], range: &Range<u64>, bit: bool) -> Option<u64> {
     let (head, whole, tail) = split_at_bytes(range);
-    // Inverts bytes when searching for a zero, so that the wanted bits are always ones.
+    // A search for a zero inverts the bytes, so that the wanted bits are always ones.
     let shown = |byte: u8| if bit { byte } else { !byte };
     let within = |(at, mask): PartialByte| {
         let found = shown(bytes[at]) & mask;

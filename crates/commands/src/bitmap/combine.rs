@@ -15,11 +15,11 @@ enum BitOperation {
     Xor,
     /// Inverts the only source.
     Not,
-    /// One if the bit of the first source is set and no other.
+    /// One if only the first source has the bit set.
     Diff,
-    /// One if the bit of the first source is clear and another is set.
+    /// One if the first source has the bit clear and another source has it set.
     Diff1,
-    /// One if the bit of the first source is set and another is, too.
+    /// One if the first source and at least one other source have the bit set.
     AndOr,
     /// One if exactly one source bit is set.
     One,
@@ -37,8 +37,8 @@ impl BitOperation {
         ("ONE", Self::One),
     ];
 
-    /// Whether only Redis 8 has this operation. It is then replicated as its result, since a Valkey replica would
-    /// refuse it.
+    /// Whether only Redis 8 has this operation. Its result is then replicated instead of the command, because a Valkey
+    /// replica would refuse the command.
     fn is_redis_only(self) -> bool {
         match self {
             Self::And | Self::Or | Self::Xor | Self::Not => false,
@@ -268,8 +268,8 @@ mod tests {
         assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 bitop not d nosuch"));
     }
 
-    /// Covers sources longer than one chunk and a destination that is also a source, shorter or longer than the others.
-    /// Regression test: a Valkey replica refused BITOP ONE and diverged from then on.
+    /// The sources are longer than one chunk, and the destination is also a source, shorter or longer than the other
+    /// sources. Regression test: a Valkey replica refused BITOP ONE and diverged from then on.
     #[test]
     fn redis_8_operations_are_replicated_by_result() {
         let mut client = Client::with_recording_log();

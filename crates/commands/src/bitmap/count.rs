@@ -61,7 +61,7 @@ pub(super) fn bitcount(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     };
     let bytes = context.string_value(&key, place)?.bytes;
-    // A reversed range is empty even where both ends lie before the start of the string.
+    // A reversed range is empty even if both ends lie before the start of the string.
     let is_crossed = start < 0 && end < 0 && start > end;
     let ones = if is_crossed { 0 } else { count_ones_in(bytes, &unit.bit_range(bytes.len(), start, end)) };
     context.reply.integer(ones as i64);

@@ -74,7 +74,7 @@ fn parse_overflow(word: &[u8]) -> Result<OverflowMode, CommandError> {
     }
 }
 
-/// Key flags of BITFIELD: read-only if all operations are GET. Any other word may be a write.
+/// Key flags of BITFIELD: read-only if all operations are GET. An unknown word counts as a write.
 pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
     let mut index = 2;
     while let Some(word) = args.get(index) {
@@ -229,7 +229,7 @@ mod tests {
             ("bitfield b overflow fail set u8 0 -1 set u8 0 7", "*2|$-1|:255"),
             ("bitfield b overflow sat set i8 0 -129 set i8 0 128 get i8 0", "*3|:7|:-128|:127"),
             ("bitfield b overflow wrap set i8 0 128 get i8 0", "*2|:127|:-128"),
-            // Same result as Redis, whose computation of the distance to 127 overflows.
+            // The expected reply is that of Redis, whose computation of the distance to 127 overflows.
             ("bitfield b overflow sat set i8 0 -9223372036854775680 get i8 0", "*2|:-128|:-128"),
             ("bitfield b overflow sat set i8 0 -9223372036854775681 get i8 0", "*2|:-128|:127"),
             ("bitfield b overflow sat set i8 0 -9223372036854775808 get i8 0", "*2|:127|:127"),

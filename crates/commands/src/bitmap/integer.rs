@@ -7,7 +7,7 @@ pub(super) struct IntegerWidth {
     pub(super) bits: u32,
 }
 
-/// The treatment of a value that does not fit its width.
+/// What happens to a value that does not fit into the integer type (OVERFLOW).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OverflowMode {
     /// Keep only the lowest bits.
@@ -31,7 +31,7 @@ impl IntegerWidth {
         Some(Self { signed, bits: bits as u32 })
     }
 
-    /// The minimum length in bytes of a string that holds such an integer at `offset`.
+    /// The minimum length in bytes of a string that holds an integer of this type at `offset`.
     pub(super) fn required_bytes(self, offset: u64) -> usize {
         ((offset + u64::from(self.bits) - 1) / 8 + 1) as usize
     }

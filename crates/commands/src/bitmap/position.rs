@@ -22,7 +22,7 @@ pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
     let end = if words > 4 { context.integer(4)? } else { -1 };
     let key = context.key(1)?;
     let Some(place) = context.read_typed::<StringRef<'_>>(&key)? else {
-        // A missing key is an empty string followed by zeros.
+        // A missing key counts as an empty string, which is followed by zeros.
         context.reply.integer(if bit { -1 } else { 0 });
         return Ok(());
     };

@@ -11,7 +11,7 @@ use slot_routing::{Ownership, Slot};
 
 use crate::scanning::{AcceptedOptions, BulkStringCollector, ScanOptions, parse_cursor};
 
-/// The digits of a fingerprint: base 36.
+/// The digits of a fingerprint, which is a number in base 36.
 const DIGITS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /// A parsed cursor.
@@ -34,7 +34,7 @@ impl Cursor {
         };
         let position = parse_cursor(position).map_err(|_| invalid_cursor())?;
         let is_ours = of == fingerprint.as_bytes();
-        // The slot by which the request was routed, also without braces.
+        // The cursor's slot is the slot by which the request was routed, even if the cursor contains no braces.
         Ok(Self { slot: Slot::of_key(text), position: if is_ours { position } else { 0 } })
     }
 
@@ -75,7 +75,7 @@ pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError
             return Err(CommandError::text("ERR Cursor slot mismatch with SLOT argument"));
         }
         match options.pattern_slot() {
-            // A pattern with a hash tag matches keys of one slot only, and that is a different slot.
+            // A pattern with a hash tag matches only keys of one slot, and here that slot is not the cursor's slot.
             Some(only) if only != cursor.slot => {
                 (options.slot.is_none() && only > cursor.slot).then_some(Cursor::start_of(only))
             }
@@ -145,16 +145,16 @@ fn serves_slot(ownership: Ownership, is_first: bool) -> bool {
 struct SlotScan {
     position: u64,
     count: usize,
-    /// Whether the request was routed by this slot.
+    /// Whether `slot` is the slot by which the request was routed.
     is_first: bool,
 }
 
 enum SlotScanResult {
-    /// The slot is complete; holds its current number of keys.
+    /// The scan reached the end of the slot; holds the number of keys in the slot.
     SlotDone(usize),
-    /// The slot has more keys from this position on.
+    /// The slot has more keys; holds the position at which to continue.
     Continue(u64),
-    /// Nothing was scanned: another node serves the slot.
+    /// Another node serves the slot, so nothing was scanned.
     NotServed,
 }
 
@@ -204,7 +204,7 @@ mod tests {
         String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned()
     }
 
-    /// Makes one call and returns the next cursor and the keys.
+    /// Runs CLUSTERSCAN once and returns the next cursor and the keys.
     fn call_scan(client: &mut Client, words: &[&str]) -> (String, Vec<String>) {
         let reply = client.call(words);
         let [cursor, keys] = reply.as_array().expect("two") else { panic!("{reply:?}") };
@@ -238,7 +238,7 @@ mod tests {
         let (cursor, slot) = ("-ERR Invalid cursor", "-ERR Invalid or out of range slot");
         Client::in_cluster().check_replies(&[
             ("clusterscan abc foo", "-ERR syntax error"),
-            // The slot is that by which the request was routed, also without braces.
+            // The cursor's slot is the slot by which the request was routed, even if the cursor contains no braces.
             ("clusterscan 0-06S-0 slot 0", "-ERR Cursor slot mismatch with SLOT argument"),
             ("clusterscan 0-06S-0 slot 9263", "*2|$1|0|*0"),
             ("clusterscan abc slot x", slot),
@@ -316,8 +316,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Keys that exist from the first call to the last are returned, however other keys come and go, spread over
-        /// several slots or all in one.
+        /// Keys that exist during the whole scan are returned, however many other keys are added and removed meanwhile.
+        /// The keys are spread over several slots, or all are in one slot.
         #[test]
         fn cluster_scan_returns_all_persistent_keys(
             stay in 1usize..200,

@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(told.replace("\r\n", "|"), format!("*1|*2|:5|*8|$9|key-count|:3|{costs}"));
     }
 
-    /// Same as Valkey, except that Valkey counts replies within an EXEC more than once.
+    /// The expected counts are those of Valkey, except that Valkey counts replies within an EXEC more than once.
     #[test]
     fn bytes_count_for_the_slot_of_the_first_key() {
         for (lines, expected) in [
@@ -273,13 +273,13 @@ mod tests {
         }
     }
 
-    /// The bytes are those that Valkey counts.
+    /// The expected byte counts are those of Valkey.
     #[test]
     fn script_counts_for_the_slot_of_its_keys_and_its_calls_for_theirs() {
         const LIBRARY: &str = "function load \"#!lua name=lib\nserver.register_function('put', function(k, a) \
             return server.call('set', k[1] or a[1], 1) end)\"";
         for (lines, expected) in [
-            // Without a call, and with calls: only a script with flags stays within one slot.
+            // Runs a script without a call, and scripts with calls. Only a script with flags stays within one slot.
             (&["eval \"return 5\" 1 {460}a"][..], (47, 4)),
             (&["eval \"#!lua\nreturn redis.call('set', KEYS[1], 1)\" 1 {460}a"], (82, 5 + 5)),
             (&["eval \"return redis.call('set', KEYS[1], 1)\" 1 {460}a"], (0, 5)),
@@ -324,7 +324,7 @@ mod tests {
         let _waiter = client.detach_blocked();
         assert_eq!(slot_cost(&client, 5), SlotCost::default());
         client.run_to_text("rpush {460}q x");
-        // The requests of both clients and the replies to both.
+        // The counts include the requests of both clients and the replies to both clients.
         let SlotCost { bytes_in, bytes_out, .. } = slot_cost(&client, 5);
         assert_eq!((bytes_in, bytes_out), (34 + 16, 4 + 23));
     }
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(slot_cost(&client, 5).bytes_in, 18);
         client.call(&["set", "{460}a", "12345"]);
         assert_eq!(slot_cost(&client, 5).bytes_in, 18 + 36);
-        // Quotes and further blanks do not count, as in Valkey.
+        // Quotes and additional blanks of an inline request do not count, as in Valkey.
         client.run_to_text("  set  {460}a \"1 345\" ");
         assert_eq!(slot_cost(&client, 5).bytes_in, 18 + 36 + 18);
         client.run_to_text("multi");

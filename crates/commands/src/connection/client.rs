@@ -17,7 +17,8 @@ pub(super) fn eq_ignore_case_until_nul(word: &[u8], name: &[u8]) -> bool {
     truncate_at_nul(word).eq_ignore_ascii_case(name)
 }
 
-/// Whether the text is printable without spaces. Only the text before a NUL is checked, since only that is shown.
+/// Whether the text is printable without spaces. Only the text before a NUL is checked, because CLIENT LIST shows only
+/// that part.
 fn is_printable_without_spaces(text: &[u8]) -> bool {
     truncate_at_nul(text).iter().all(u8::is_ascii_graphic)
 }
@@ -45,7 +46,8 @@ pub(super) fn setname(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// CLIENT CAPA capability [capability ...]. Unknown capabilities are ignored, since newer servers have more of them.
+/// CLIENT CAPA capability [capability ...]. Unknown capabilities are ignored, because newer clients may announce
+/// capabilities that this server does not know.
 pub(super) fn capa(context: &mut Context<'_>) -> Result<(), CommandError> {
     let redirect = context.args.from(2).iter().any(|word| eq_ignore_case_until_nul(word, b"redirect"));
     if redirect {
@@ -138,7 +140,8 @@ pub(super) fn set_reply_mode(context: &mut Context<'_>) -> Result<(), CommandErr
 }
 
 pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
-    // A sentinel has fewer subcommands. Unindented lines start with a subcommand's name; filter by those.
+    // A sentinel has fewer subcommands than a server. Unindented help lines start with a subcommand's name, so show
+    // only the lines of subcommands that exist.
     let commands = context.commands.registry();
     let has = |name: &str| {
         let name = format!("client|{}", name.to_ascii_lowercase());
@@ -156,7 +159,7 @@ pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The lines of CLIENT HELP.
+/// The lines of CLIENT HELP for a server; a sentinel shows a subset.
 const CLIENT_HELP: &[&str] = &[
     "CACHING (YES|NO)",
     "    Makes the next command an exception in OPTIN or OPTOUT mode.",

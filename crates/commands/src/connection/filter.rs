@@ -16,16 +16,16 @@ enum ClientProperty<'a> {
     Library(&'a [u8]),
     Version(&'a [u8]),
     Flags(ClientFlags),
-    /// The connection has none of the flag letters (`N`).
+    /// The connection has none of the flag letters, which CLIENT LIST shows as `N`.
     NoFlags,
     /// The client announced all of these capabilities.
     Capable {
         redirect: bool,
     },
     Database(u16),
-    /// Connected for at least this many seconds.
+    /// Minimum age of the connection, in seconds.
     Age(i64),
-    /// Idle for at least this many seconds.
+    /// Minimum idle time of the connection, in seconds.
     Idle(i64),
 }
 
@@ -55,7 +55,7 @@ impl ClientProperty<'_> {
 
 /// One filter argument.
 struct ClientFilter<'a> {
-    /// The filter's name in lower case, including `not-`.
+    /// The filter's name in lower case, including the prefix `not-` if it is present.
     name: Vec<u8>,
     property: ClientProperty<'a>,
     /// The required result: `false` for a `NOT-` filter.
@@ -65,12 +65,12 @@ struct ClientFilter<'a> {
 /// A conjunction of filters. If a filter is repeated, the last one wins, except that client ids accumulate.
 pub(super) struct ClientFilters<'a> {
     filters: Vec<ClientFilter<'a>>,
-    /// Excludes the calling client.
+    /// Whether the calling client is never selected (SKIPME).
     pub(super) excludes_caller: bool,
 }
 
 impl<'a> ClientFilters<'a> {
-    /// The old form of CLIENT KILL: selects the connection with this address.
+    /// The filter of the old form of CLIENT KILL, which selects the connection with this address.
     pub(super) fn by_address(address: &'a [u8]) -> Self {
         let fact = ClientProperty::Address(truncate_at_nul(address));
         Self {
@@ -232,11 +232,12 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// The expected replies are those of Valkey 9.1.2.
+    /// The expected replies are those of Valkey 9.1.2: a repeated filter replaces the earlier one, but client ids
+    /// accumulate.
     #[test]
     fn last_repeated_filter_wins_and_ids_accumulate() {
         let mut client = Client::new();
-        // Takes client id 1, so that the test client gets another.
+        // This connection takes client id 1, so that the test client gets another id.
         drop(client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ())));
         for name in ["x", "y", "z"] {
             let other = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ()));

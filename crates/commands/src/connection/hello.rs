@@ -82,7 +82,7 @@ fn reply_server_info(context: &mut Context<'_>) {
     let protocol = if reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
     let zone = settings.availability_zone.load();
     reply.map(6 + usize::from(role.is_some()) + usize::from(!zone.is_empty()));
-    // Client libraries check for exactly this name.
+    // Client libraries check that the name of this field is `server`.
     reply.bulk(b"server");
     reply.bulk(b"redis");
     reply.bulk(b"version");
@@ -186,7 +186,7 @@ mod tests {
             ("client getname", "$1|b"),
             ("hello 2 auth nobody x auth default x", HELLO_REPLY),
             ("hello 2 setname", "-ERR Syntax error in HELLO option 'setname'"),
-            // The name is validated while parsing, before authentication.
+            // HELLO validates the client name while parsing, before authentication.
             ("hello 2 setname \"a\\n\" nosuch", INVALID_NAME),
             ("hello 2 nosuch setname \"a\\n\"", "-ERR Syntax error in HELLO option 'nosuch'"),
             ("hello 2 setname \"a\\n\" setname b", INVALID_NAME),

@@ -53,7 +53,7 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// CLIENT UNBLOCK id [TIMEOUT | ERROR]
 pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
-    // As in Valkey, the mode is ignored if more arguments follow.
+    // As in Valkey, TIMEOUT or ERROR is ignored if more arguments follow.
     let how = match context.args.get(3).filter(|_| context.args.len() == 4) {
         None => UnblockReason::Timeout,
         Some(word) if eq_ignore_case_until_nul(word, b"timeout") => UnblockReason::Timeout,
@@ -107,7 +107,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// A client registered with id 1, and its address.
+    /// Returns a test client that is registered with id 1 and has an address.
     fn connected_client() -> Client {
         let mut client = Client::new();
         let link = ConnectionInfo { address: "127.0.0.1:1".to_owned(), ..ConnectionInfo::default() };

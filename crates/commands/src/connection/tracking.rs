@@ -6,7 +6,7 @@ use engine::{ClientFlags, CommandError, Context, Tracking, TrackingMode, quote};
 
 use super::client::eq_ignore_case_until_nul;
 
-/// The options of CLIENT TRACKING ON.
+/// The parsed options of CLIENT TRACKING ON.
 #[derive(Default)]
 struct TrackingOptions<'a> {
     redirect: Option<u64>,
@@ -80,7 +80,7 @@ impl<'a> TrackingOptions<'a> {
             Self { broadcast: true, .. } => TrackingMode::Broadcast,
             Self { optin: true, .. } => TrackingMode::OptIn,
             Self { optout: true, .. } => TrackingMode::OptOut,
-            // Keep the present mode: OPTIN and OPTOUT end only with TRACKING OFF.
+            // Without an option, keep the current mode: OPTIN and OPTOUT end only with TRACKING OFF.
             _ => mode.unwrap_or(TrackingMode::Default),
         })
     }

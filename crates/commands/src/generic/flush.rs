@@ -69,7 +69,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// The length of the lazy-free queue shows whether the memory is freed in the background.
+    /// After the flush, the length of the lazy-free queue shows whether the memory is freed in the background.
     #[test]
     fn flush_without_option_follows_lazyfree_setting() {
         let mut client = Client::new();

@@ -3,7 +3,7 @@
 use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key};
 
-/// Handles both DEL and UNLINK.
+/// Deletes the keys of DEL or UNLINK and replies with the number of deleted keys.
 pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut deleted = 0;
     for index in 1..context.args.len() {

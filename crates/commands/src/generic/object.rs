@@ -8,7 +8,8 @@ use crate::help::reply_help;
 /// Redis shares integers below this limit between keys and reports their reference count as `i32::MAX`.
 const SHARED_INTEGERS: std::ops::Range<i64> = 0..10_000;
 
-/// The count for OBJECT REFCOUNT. Values have one owner here; the result mimics Redis's shared integers.
+/// The count for OBJECT REFCOUNT. A value has a single owner on this server, so the count only mimics Redis's shared
+/// integers.
 pub(crate) fn reference_count(value: &Value<'_>) -> i64 {
     let shared = |number| SHARED_INTEGERS.contains(&number);
     match value {
@@ -129,8 +130,9 @@ mod tests {
         assert!(client.run_to_text("object help").starts_with("*11\r\n+OBJECT <subcommand> "));
     }
 
-    /// Regression test: after a change of the policy, the two usage bytes were interpreted as the other kind. FREQ was
-    /// 0 or 111 by the time of day, and a key used a moment ago appeared idle for hours and was evicted first.
+    /// Regression test: after a change of the policy, the two usage bytes of a key were still read in the format of the
+    /// old policy. FREQ was 0 or 111 depending on the time of day, and a key used a moment ago appeared idle for hours
+    /// and was evicted first.
     #[test]
     fn policy_change_resets_usage_data() {
         use config::EvictionPolicy::{AllKeysLfu, AllKeysLru, AllKeysRandom};

@@ -21,7 +21,8 @@ pub(super) fn renamenx(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Returns whether the key was renamed.
+/// Moves the value to the new name. Without `replace` (RENAMENX), an existing target stops the move. Returns whether
+/// the key was renamed.
 fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandError> {
     let (from, to) = (context.key(1)?, context.key(2)?);
     context.find(&from).ok_or(CommandError::NoSuchKey)?;
@@ -92,7 +93,7 @@ pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// An option of COPY.
 enum CopyOption {
     Replace,
-    /// DB; holds the index of the argument with the database number.
+    /// The option DB; holds the index of the argument with the database number.
     Db(usize),
     Unknown,
 }

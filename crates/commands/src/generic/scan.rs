@@ -5,7 +5,7 @@ use keyspace::{ScanItem, Table};
 
 use crate::scanning::{AcceptedOptions, BulkStringCollector, ScanOptions, parse_cursor, reply_page};
 
-/// Attempts of RANDOMKEY to find a key that has not expired before it gives up.
+/// Number of keys that RANDOMKEY tries, since some may have expired, before it gives up.
 const RANDOM_TRIES: usize = 100;
 /// The cursor bits that hold the slot. The other bits hold the position within the slot in hash order, whose low bits
 /// are not significant ([`Table::scan`]), so that both fit in one integer.
@@ -46,7 +46,7 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
             left = left.saturating_sub(len);
             here
         });
-        // Other clients may have deleted the slot's keys in between.
+        // Other clients may have deleted the slot's keys since the slot was chosen.
         let Some(slot) = chosen else { continue };
         let random = context.random_u64();
         let chosen = context.with_slot(slot, |data| {
@@ -76,7 +76,7 @@ pub(super) fn call_scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let first = (cursor & SLOT_BITS) as usize;
     let mut next = 0;
     for slot in context.non_empty_slots(first) {
-        // The slot that the cursor names may be empty by now.
+        // The slot that the cursor names may have become empty.
         if slot.index() > first {
             position = 0;
         }
@@ -121,7 +121,7 @@ fn scan_slot(table: &Table, from: u64, count: usize, visit: &mut dyn FnMut(ScanI
         if next != from {
             return Some(next);
         }
-        // More keys share the high hash bits than were asked for; double the count until all of them are returned.
+        // More keys than requested share the same high hash bits. Double the count until all of them are returned.
         count = count.saturating_mul(2);
     }
 }
@@ -141,7 +141,7 @@ mod tests {
         String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned()
     }
 
-    /// Makes one call and returns the next cursor and the keys.
+    /// Runs SCAN once and returns the next cursor and the keys.
     fn call_scan(client: &mut Client, words: &[&str]) -> (String, Vec<String>) {
         let reply = client.call(words);
         let [cursor, keys] = reply.as_array().expect("two") else { panic!("{reply:?}") };
@@ -239,8 +239,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Keys that exist from the first call to the last are returned, however other keys come and go, spread over
-        /// several slots or all in one.
+        /// Keys that exist during the whole scan are returned, however many other keys are added and removed meanwhile.
+        /// The keys are spread over several slots, or all are in one slot.
         #[test]
         fn scan_returns_all_persistent_keys(
             stay in 1usize..200,

@@ -2,13 +2,14 @@
 
 use super::cell::{Cell, Point, STEPS};
 
-/// Mean radius in meters, the value that Redis uses.
+/// Mean radius of the earth in meters, with the value that Redis uses.
 const EARTH_RADIUS: f64 = 6_372_797.560_856;
 /// Half of the Mercator map's width at the equator, in meters.
 const HALF_MAP_WIDTH: f64 = 20_037_726.37;
 const RADIANS_PER_DEGREE: f64 = std::f64::consts::PI / 180.0;
 
-/// Tolerance factor: a distance beyond it is longer whatever the rounding errors.
+/// Factor for rounding errors: if a distance exceeds the limit times this factor, then the exact distance exceeds the
+/// limit, too.
 const ROUNDING_TOLERANCE: f64 = 1.000_001;
 
 fn radians(degrees: f64) -> f64 {
@@ -56,7 +57,7 @@ pub(super) struct Polygon {
 }
 
 impl Polygon {
-    /// Requires at least three vertices.
+    /// Creates a polygon from at least three vertices.
     pub(super) fn new(vertices: Vec<Point>) -> Self {
         Self { vertices }
     }
@@ -174,7 +175,7 @@ impl<'s> Area<'s> {
         }
     }
 
-    /// Distance in meters from that point to the farthest point of the area.
+    /// Distance in meters from [`Area::search_center`] to the farthest point of the area.
     fn max_distance(&self) -> f64 {
         match *self.shape {
             Shape::Circle { radius } => radius,
@@ -232,7 +233,7 @@ impl<'s> Area<'s> {
         let mut cells: Vec<Cell> = Vec::new();
         for (x, y) in NEIGHBOUR_OFFSETS.into_iter().filter(|neighbour| needed(*neighbour)) {
             let next = cell.neighbour(x, y);
-            // On a large area, neighbours wrap around to the same cells.
+            // In a large area, neighbours wrap around to cells that are already in the list.
             if cells.len() < 2 || cells.last() != Some(&next) {
                 cells.push(next);
             }

@@ -4,9 +4,9 @@
 //! (latitude first, from the lowest) form a score of 52 bits, which a double holds exactly. Points that are close on
 //! the earth mostly have close scores. The ranges, and therefore the scores, are those of Redis.
 
-/// Bisection steps of a stored point.
+/// Number of bisection steps for each coordinate of a stored point.
 pub(super) const STEPS: u32 = 26;
-/// Bits of a score.
+/// Number of bits of a score.
 const BITS: u32 = 2 * STEPS;
 
 /// A range of degrees, from lowest to highest.
@@ -80,12 +80,12 @@ pub(super) struct Cell {
     steps: u32,
 }
 
-/// Index of the part of `range` that contains `degree`.
+/// Index of the part that contains `degree`, if `range` is divided into `2^steps` equal parts.
 fn part_index(degree: f64, range: DegreeRange, steps: u32) -> u32 {
     ((degree - range.0) / (range.1 - range.0) * f64::from(1u32 << steps)) as u32
 }
 
-/// The range of degrees of a part.
+/// The range of degrees of part `part`, if `range` is divided into `2^steps` equal parts.
 fn part_range(part: u32, range: DegreeRange, steps: u32) -> DegreeRange {
     let (parts, width) = (f64::from(1u32 << steps), range.1 - range.0);
     (range.0 + f64::from(part) / parts * width, range.0 + (f64::from(part) + 1.0) / parts * width)
@@ -138,8 +138,8 @@ impl Cell {
         interleave_zeros(self.x) << 1 | interleave_zeros(self.y)
     }
 
-    /// The cell that is `east` columns and `north` rows away; the grid wraps around. A point on the very edge has a
-    /// cell of its own without neighbours.
+    /// The cell that is `east` columns and `north` rows away; the grid wraps around. A point exactly at the highest
+    /// longitude or latitude has a cell of its own without neighbours.
     pub(super) fn neighbour(self, east: i32, north: i32) -> Self {
         let mask = (1u32 << self.steps) - 1;
         let moved = |part: u32, by: i32| if by == 0 { part } else { part.wrapping_add_signed(by) & mask };
@@ -154,7 +154,7 @@ impl Cell {
         part_range(self.y, LATITUDES, self.steps)
     }
 
-    /// The score range of the cell, including the first and excluding the second.
+    /// The range of scores of the points in the cell. The first score is included, the second is not.
     pub(super) fn scores(self) -> (f64, f64) {
         let shift = BITS - 2 * self.steps;
         ((self.to_bits() << shift) as f64, ((self.to_bits() + 1) << shift) as f64)

@@ -19,7 +19,7 @@ pub(super) fn parse_unit(word: &[u8]) -> Result<f64, CommandError> {
     }
 }
 
-/// Checks the coordinates and makes a point.
+/// Creates a point if both coordinates are valid numbers within the limits of the grid.
 pub(super) fn parse_point(longitude: Option<f64>, latitude: Option<f64>) -> Result<Point, CommandError> {
     let degrees = |number: Option<f64>| number.ok_or(CommandError::NotFloat);
     let point = Point { longitude: degrees(longitude)?, latitude: degrees(latitude)? };
@@ -54,13 +54,13 @@ pub(super) fn reply_point(reply: &mut Writer<'_>, point: Point) {
 /// The command whose arguments are parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SearchCommand {
-    /// GEORADIUS: longitude, latitude, radius and unit first.
+    /// GEORADIUS, whose first arguments are longitude, latitude, radius and unit.
     Point,
-    /// GEORADIUSBYMEMBER: a member, radius and unit first.
+    /// GEORADIUSBYMEMBER, whose first arguments are a member, radius and unit.
     Member,
-    /// GEOSEARCH
+    /// GEOSEARCH, which has only options after the key.
     Search,
-    /// GEOSEARCHSTORE
+    /// GEOSEARCHSTORE, which has only options after the two keys.
     Store,
 }
 
@@ -76,7 +76,7 @@ impl SearchCommand {
     }
 }
 
-/// Whether STORE and STOREDIST are accepted and name a key.
+/// Whether a search command accepts STORE and STOREDIST with a destination key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StoreOption {
     Allowed,
@@ -90,21 +90,21 @@ enum SearchOption {
     Points,
     Any,
     Sorted(SortOrder),
-    /// COUNT; holds the index of its number.
+    /// The option COUNT; holds the index of its number.
     Count(usize),
-    /// STORE or STOREDIST of GEORADIUS; holds the index of the destination key.
+    /// The option STORE or STOREDIST of GEORADIUS; holds the index of the destination key.
     Store {
         key_index: usize,
         distances: bool,
     },
-    /// STOREDIST of GEOSEARCHSTORE, which takes no key.
+    /// The option STOREDIST of GEOSEARCHSTORE, which has no value.
     StoresDistances,
-    /// The search area of GEOSEARCH, or an unknown word.
+    /// An option that defines the area of GEOSEARCH, or an unknown word.
     Other,
 }
 
-/// Returns the option at `index` and the index of the next one. Shared by the handler and [`parse_radius_keys`], so
-/// that both agree.
+/// Returns the option at `index` and the index of the next option. Both the handler and [`parse_radius_keys`] use this
+/// function, so that they agree on the keys.
 fn option_at(
     args: Args<'_>,
     form: SearchCommand,
@@ -161,7 +161,7 @@ enum SearchCenter {
     Member(Option<Point>),
 }
 
-/// The inputs of query parsing.
+/// The request, and what query parsing needs from outside of it.
 pub(super) struct QueryInput<'a> {
     pub(super) args: Args<'a>,
     /// Parses a floating-point number.
@@ -202,7 +202,7 @@ impl<'a> QueryInput<'a> {
 pub(super) struct GeoQuery {
     center: Option<SearchCenter>,
     shape: Option<Shape>,
-    /// The unit of distances in the reply, in meters.
+    /// The length in meters of the unit in which the reply gives distances.
     pub(super) meters: f64,
     pub(super) distances: bool,
     pub(super) scores: bool,
@@ -210,11 +210,11 @@ pub(super) struct GeoQuery {
     pub(super) sort: SortOrder,
     /// Maximum number of results; 0 means all.
     pub(super) count: usize,
-    /// Whether any matches do, instead of the nearest ones (ANY).
+    /// Whether any `count` matches suffice, instead of the nearest ones (ANY).
     pub(super) any: bool,
-    /// Index of the destination key.
+    /// Argument index of the destination key, if the result is stored.
     pub(super) destination_index: Option<usize>,
-    /// Store distances instead of geohash scores (STOREDIST).
+    /// Whether the stored scores are distances instead of geohashes (STOREDIST).
     pub(super) stores_distances: bool,
 }
 

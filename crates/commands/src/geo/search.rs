@@ -9,7 +9,7 @@ use super::query::{
 };
 use crate::sorted_set::members::SortedSetAccess;
 
-/// A match of a search.
+/// A member found by a search.
 struct GeoMatch {
     name: Vec<u8>,
     score: f64,
@@ -72,7 +72,7 @@ fn search(context: &mut Context<'_>, form: SearchCommand, storing: StoreOption) 
     Ok(())
 }
 
-/// Index of the source key.
+/// Argument index of the source key.
 fn source_key_index(form: SearchCommand) -> usize {
     if form == SearchCommand::Store { 2 } else { 1 }
 }
@@ -166,7 +166,7 @@ fn store_matches(
     }
 }
 
-/// Replicates the stored result itself, for replicas that do not support this kind of search.
+/// Replicates the stored members instead of the command, for replicas that do not support this kind of search.
 fn replicate_stored(context: &mut Context<'_>, key: &Key<'_>, was_there: bool, members: &[ScoredMember<'_>]) {
     if was_there {
         context.log_effect(&[b"DEL", key.bytes()]);

@@ -8,7 +8,7 @@ use super::fields::HashAccess;
 use super::options::{find_fields_option, parse_fields_at, parse_fields_first, parse_time};
 use crate::time_arg::{ExpireCondition, TimeBase, TimeUnit};
 
-/// Reply codes for each field.
+/// Codes that HEXPIRE and similar commands reply for each field.
 const MISSING_FIELD: i64 = -2;
 const NO_EXPIRY: i64 = -1;
 const CONDITION_FAILED: i64 = 0;
@@ -91,7 +91,7 @@ pub(super) struct FieldExpiryChanges<'c, 'a> {
     expiring_fields: Vec<&'a [u8]>,
     persisted_fields: Vec<&'a [u8]>,
     deleted_fields: Vec<&'a [u8]>,
-    /// Fields that were found expired.
+    /// Fields that had already expired when the command looked them up.
     expired_fields: Vec<&'a [u8]>,
 }
 
@@ -135,7 +135,7 @@ impl<'c, 'a> FieldExpiryChanges<'c, 'a> {
         self.deleted_fields.push(name);
     }
 
-    /// Deletes a field that was found expired.
+    /// Deletes a field that had already expired when the command looked it up.
     pub(super) fn delete_expired(&mut self, name: &'a [u8]) {
         self.remove_field(name);
         self.expired_fields.push(name);
@@ -191,7 +191,7 @@ impl<'c, 'a> FieldExpiryChanges<'c, 'a> {
     }
 }
 
-/// Replicates a command on these fields, unless there are none.
+/// Replicates `command` with these fields. Without fields, nothing is replicated.
 fn log(context: &mut Context<'_>, command: &[&[u8]], names: &[&[u8]]) {
     if !names.is_empty() {
         let mut digits = itoa::Buffer::new();
@@ -206,7 +206,7 @@ fn log(context: &mut Context<'_>, command: &[&[u8]], names: &[&[u8]]) {
 fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
     let names = parse_fields_first(context).map_err(|error| match error {
         CommandError::NotInteger => error,
-        // As in Valkey, this family alone replies with a syntax error here.
+        // As in Valkey, only the commands that read expiries reply with a syntax error to this mistake.
         _ => CommandError::Syntax,
     })?;
     let (key, now, gone) = (context.key(1)?, context.now, context.expiry_cutoff());
@@ -224,7 +224,7 @@ fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<()
     Ok(())
 }
 
-/// Rounds to the nearest second like TTL.
+/// Replies to HTTL in seconds, rounded to the nearest second as by TTL.
 pub(super) fn httl(context: &mut Context<'_>) -> Result<(), CommandError> {
     read(context, |expiry, now| (expiry.0 - now.0 + 500) / 1000)
 }
@@ -452,7 +452,7 @@ mod tests {
         client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_secs(1));
         client.check_replies(&[("hget h a", "$-1"), ("hlen h", ":2")]);
         client.session = engine::Session::new(2, CommandOrigin::Master, true);
-        // On the master the field had not expired yet.
+        // The field had not expired yet when the master executed the command.
         client.check_replies(&[
             ("hincrby h a 1", ":2"),
             ("hpexpireat h 1 FIELDS 1 b", "*1|:1"),

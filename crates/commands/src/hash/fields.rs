@@ -4,12 +4,12 @@ use clock::Millis;
 use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Field, HashRef, Key, Kind, PackedValue, ReplacedField};
 
-/// The number of new fields that a command set.
+/// How many of the fields that a command set did not exist before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AddedFields {
-    /// Fields that did not exist.
+    /// Number of fields that did not exist.
     pub(crate) missing: usize,
-    /// Fields that had expired, which count as missing.
+    /// Number of fields that had expired but were still stored; they count as missing.
     pub(crate) expired: usize,
 }
 
@@ -33,7 +33,7 @@ pub(crate) trait HashAccess {
     /// Replies with the value of a field or null. Returns its existence and expiry like [`HashAccess::field`].
     fn reply_field(&mut self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>>;
 
-    /// Sets a field of the hash at `found`, or creates the hash. Returns the state of the field before.
+    /// Sets a field of the hash at `found`, or creates the hash. Returns the previous state of the field.
     fn set_field(
         &mut self,
         key: &Key<'_>,

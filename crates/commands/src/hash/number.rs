@@ -59,7 +59,7 @@ pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError
     Ok(())
 }
 
-/// The state of a field before the increment.
+/// The state of a field before HINCRBY or HINCRBYFLOAT.
 enum PreviousField {
     Missing,
     /// The field exists but has expired.
@@ -103,7 +103,7 @@ fn replicate_result(
 ) {
     log_hset(context, key, name, value);
     if let Some(at) = expiry {
-        // HSET clears the expiry, so the expiry is replicated after it.
+        // HSET clears the expiry, so HPEXPIREAT is replicated after it.
         let mut digits = itoa::Buffer::new();
         let at = digits.format(at.0).as_bytes();
         context.log_effect(&[b"HPEXPIREAT", key.bytes(), at, b"FIELDS", b"1", name]);

@@ -23,8 +23,8 @@ pub(super) fn find_fields_option(args: Args<'_>, from: usize) -> Option<usize> {
     (from..args.len()).find(|&index| args[index].eq_ignore_ascii_case(b"fields"))
 }
 
-/// The fields after FIELDS, which is at index `word`. Each field has `width` arguments. The count after FIELDS must
-/// match the number of remaining arguments exactly.
+/// Returns the fields after FIELDS, which is argument `word`. Each field has `width` arguments. The count after FIELDS
+/// must match the number of remaining arguments exactly.
 pub(super) fn parse_fields_at<'a>(
     context: &Context<'a>,
     word: Option<usize>,
@@ -62,7 +62,7 @@ bitflags! {
     pub(super) struct AcceptedOptions: u8 {
         const KEEPTTL = 1;
         const PERSIST = 1 << 1;
-        /// NX, XX: the key must not exist, or must exist. FNX, FXX: no field may exist, or all must exist.
+        /// The conditions NX and XX on the key, and FNX and FXX on the fields.
         const CONDITIONS = 1 << 2;
     }
 }
@@ -89,8 +89,8 @@ pub(super) struct HashFieldOptions {
 }
 
 impl HashFieldOptions {
-    /// Parses the options from argument 2 up to FIELDS, then the fields (`width` arguments each), and last the time.
-    /// With several errors in a request, this order reports the same one as Valkey.
+    /// Parses the options from argument 2 up to FIELDS, then the fields (`width` arguments each), and last the time. If
+    /// a request has several errors, this order reports the same error as Valkey.
     pub(super) fn parse<'a>(
         context: &Context<'a>,
         allowed: AcceptedOptions,
@@ -136,8 +136,8 @@ impl HashFieldOptions {
         Err(NUMFIELDS)
     }
 
-    /// The change to the fields' expiry. Call it after the key condition is met: as in Valkey, an invalid time is an
-    /// error only then.
+    /// Returns the change to the fields' expiry. Call this after the key condition is met, because as in Valkey, an
+    /// invalid time is an error only in that case.
     pub(super) fn expiry(&self, context: &Context<'_>, name: &'static str) -> Result<Expiry, CommandError> {
         match self.time {
             Some((index, unit, base)) => Ok(Expiry::At(parse_time(context, index, unit, base, name)?)),

@@ -73,7 +73,7 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> 
     sampling::reply_random(live, count, &mut random, out)
 }
 
-/// Parses the count (negative: repeats are allowed) and WITHVALUES.
+/// Parses the count and WITHVALUES. A negative count allows repeats.
 fn parse_options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
     let count = parse_count(context)?;
     let values = match context.args.get(3) {
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// With a negative count, a reply is limited only by the maximum size of a bulk string; a larger one is an error.
+    /// With a negative count, only the maximum size of a bulk string limits the reply; a larger reply is an error.
     #[test]
     fn unlimited_random_reply_is_bounded() {
         let mut client = client_with_hash(7);

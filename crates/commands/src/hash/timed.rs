@@ -98,8 +98,8 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Handles HSETEX with a time in the past: existing fields with these names are deleted at once and nothing is stored,
-/// so the hash keeps its encoding.
+/// Handles HSETEX with a time in the past. Existing fields with these names are deleted and nothing is stored, so that
+/// the hash keeps its encoding.
 fn apply_past_expiry(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, pairs: &Args<'_>) {
     context.count_expired_fields(pairs.len() / 2);
     let mut place = found;
@@ -128,8 +128,8 @@ fn apply_past_expiry(context: &mut Context<'_>, key: &Key<'_>, found: Option<Ent
     }
 }
 
-/// Replicates the effect of HSETEX without its conditions. With KEEPTTL the kept expiry is replicated explicitly, so
-/// that the effect does not depend on whether the replica still has the field.
+/// Replicates the effect of HSETEX without its conditions. With KEEPTTL, the kept expiry is replicated explicitly,
+/// because the replica may no longer have the field.
 fn log_hsetex(context: &mut Context<'_>, key: &Key<'_>, expiry: Expiry, pairs: &Args<'_>) {
     let mut digits = itoa::Buffer::new();
     let mut effect: Vec<&[u8]> = Vec::with_capacity(pairs.len() + 6);

@@ -1,7 +1,7 @@
 //! BLPOP, BRPOP, BLMPOP, BLMOVE and BRPOPLPUSH.
 //!
-//! Each is replicated as its non-blocking form, since a replica or the AOF loader must neither block nor take another
-//! element.
+//! Each command is replicated as its non-blocking form, because a replica or the AOF loader must neither block nor take
+//! a different element.
 
 use engine::{CommandError, CommandOutcome, Context, KeyWait};
 use keyspace::{Kind, ListEnd};
@@ -160,7 +160,7 @@ mod tests {
         ]);
     }
 
-    /// The key expires during the transaction that pushes to it.
+    /// The key expires during the transaction that pushes to it, so the blocked client is not served.
     #[test]
     fn key_expiring_in_transaction_is_not_served() {
         let mut client = Client::new();

@@ -55,7 +55,7 @@ pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// LREM key count element
 pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, count, element) = (context.key(1)?, context.integer(2)?, context.arg(3));
-    // Only clients are refused: a Redis 7.0 master may send this count.
+    // Only a client receives an error for this count, because a Redis 7.0 master may replicate it.
     if count == i64::MIN && context.session.origin() == CommandOrigin::Client {
         return Err(CommandError::text(
             "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(client.logged_commands(), logged);
     }
 
-    /// OBJECT ENCODING follows `list-max-listpack-size` when the list grows and shrinks.
+    /// The encoding shown by OBJECT ENCODING follows `list-max-listpack-size` when the list grows and shrinks.
     #[test]
     fn list_encoding_follows_size() {
         let mut client = Client::new();
@@ -234,7 +234,7 @@ mod tests {
         ]);
     }
 
-    /// Compares all operations on lists of various sizes with a `Vec`.
+    /// Applies all operations to lists of various sizes and to a `Vec`, and compares the results.
     #[test]
     fn list_matches_vec_at_any_size() {
         let mut client = Client::new();

@@ -84,7 +84,7 @@ pub(super) fn lmpop(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Pops from the first non-empty list. Returns whether there was one.
+/// Pops from the first list that is not empty. Returns whether there was such a list.
 pub(super) fn pop_from_first_list(
     context: &mut Context<'_>,
     options: &MultiPopArguments,

@@ -23,8 +23,8 @@ pub(super) fn rpoplpush(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Moves an element from one end of the first list to one end of the second and replies with it. Returns whether there
-/// was an element.
+/// Moves an element from one end of the first list to one end of the second list and replies with the element. Returns
+/// whether the first list had an element.
 pub(super) fn move_element(
     context: &mut Context<'_>,
     (from, to): (ListEnd, ListEnd),
@@ -41,7 +41,7 @@ pub(super) fn move_element(
         rotate_list(context, &source, place, (from, to), &element);
         return Ok(true);
     }
-    // Entries may have moved: reading the target may have deleted it as expired, and both keys may share a table.
+    // Reading the target may have deleted it as expired and moved entries, because both keys may share a table.
     let limit = context.engine.settings.list_limit();
     let there = context.peek(&target);
     let table = context.table(&target);

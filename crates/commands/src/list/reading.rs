@@ -81,10 +81,10 @@ fn reply_pinned(reply: &mut Writer<'_>, pinned: PinnedValues, elements: Range<us
 /// The arguments of LPOS.
 struct PositionQuery<'a> {
     element: ListItem<'a>,
-    /// Matches to skip before the first result.
+    /// Number of matches to skip before the first result (RANK).
     matches_to_skip: u64,
     from_tail: bool,
-    /// Maximum number of results; `None` without COUNT, when the reply is not an array.
+    /// Maximum number of results. Without COUNT this is `None`, and the reply is a single index instead of an array.
     count: Option<usize>,
     /// Maximum number of comparisons.
     max_comparisons: usize,
@@ -103,7 +103,7 @@ impl<'a> PositionQuery<'a> {
             let number = resp::parse_i64(context.arg(index)).and_then(|number| usize::try_from(number).ok());
             number.ok_or(CommandError::text(text))
         };
-        // COUNT 0 and MAXLEN 0 mean unlimited.
+        // For COUNT and MAXLEN, 0 means unlimited.
         let or_all = |number: usize| if number == 0 { usize::MAX } else { number };
         let mut at = 3;
         while at < context.args.len() {

@@ -86,8 +86,8 @@ impl Big {
         self.trim();
     }
 
-    /// Returns `(bits, sticky, exponent)` with `self = bits * 2^exponent`, plus nonzero bits below if `sticky`. Keeps
-    /// at least the 96 highest bits.
+    /// Splits the number into its highest bits and an exponent: returns `(bits, sticky, exponent)`, so that `self` is
+    /// `bits * 2^exponent`, or slightly more if `sticky` is set. Keeps at least the 96 highest bits.
     pub(super) fn top_bits(&self) -> (u128, bool, i64) {
         let low = self.0.len().saturating_sub(4);
         let bits = self.0[low..].iter().rev().fold(0u128, |bits, word| bits << 32 | u128::from(*word));
@@ -103,7 +103,7 @@ impl Big {
         } else {
             divisor.shift_left(shift.unsigned_abs() as u32);
         }
-        // Bitwise long division. The quotient is below 2^67.
+        // Long division bit by bit. The quotient is below 2^67.
         divisor.shift_left(67);
         let mut quotient = 0u128;
         for _ in 0..67 {

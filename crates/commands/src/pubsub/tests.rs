@@ -5,7 +5,7 @@ use engine::{CommandOrigin, ConnectionInfo, Session};
 
 use crate::testing::Client;
 
-/// Connects a second client to the same server. Also returns the number of its wake-ups.
+/// Connects a second client to the same server. Returns its session and the counter of its wake-ups.
 fn join(client: &Client) -> (Session, Arc<AtomicUsize>) {
     let woken = Arc::new(AtomicUsize::new(0));
     let count = woken.clone();
@@ -16,7 +16,7 @@ fn join(client: &Client) -> (Session, Arc<AtomicUsize>) {
     (Session::of(seen, CommandOrigin::Client, true), woken)
 }
 
-/// Runs a line as the second client.
+/// Runs a line as the second client, `other`, and returns the output.
 fn as_other(client: &mut Client, other: &mut Session, line: &str) -> String {
     std::mem::swap(other, &mut client.session);
     let reply = client.run_to_text(line);
@@ -104,7 +104,7 @@ fn subscriptions_are_confirmed_with_count() {
     ]);
 }
 
-/// In RESP3 a client may publish to itself; the message follows the reply.
+/// In RESP3 a client may publish to its own subscription. The message follows the reply to PUBLISH.
 #[test]
 fn resp3_messages_follow_replies() {
     let mut client = Client::new();

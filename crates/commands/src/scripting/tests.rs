@@ -4,7 +4,7 @@ use slot_routing::{Ownership, Slot};
 
 use crate::testing::Client;
 
-/// Runs keyless scripts and compares each reply.
+/// Runs scripts without keys and compares each reply with the expected text.
 fn scripts(client: &mut Client, table: &[(&str, &str)]) {
     for (script, reply) in table {
         let shown = reply_text(&client.call(&["eval", script, "0"]));
@@ -139,7 +139,7 @@ fn script_without_permission_is_refused() {
     );
 }
 
-/// Sandbox escapes known from other servers, and variations of them.
+/// The scripts try sandbox escapes that are known from other servers, and variations of them.
 #[test]
 fn script_cannot_escape_sandbox() {
     scripts(
@@ -172,7 +172,7 @@ fn script_cannot_escape_sandbox() {
     );
 }
 
-/// Exceeding the memory limit fails the script and leaves the server unchanged.
+/// A script that exceeds the memory limit fails, and the server and later scripts are unaffected.
 #[test]
 fn script_over_memory_limit_fails_alone() {
     let mut client = Client::new();
@@ -267,7 +267,7 @@ fn flagged_script_stays_in_one_slot_in_cluster_mode() {
     assert_eq!(run(&["eval", undeclared, "1", "a"]), other_slot);
     assert_eq!(run(&["eval", undeclared, "1", "b"]), "2");
     assert_eq!(run(&["eval", undeclared, "0"]), "2");
-    // A script without a shebang, or with declared keys, stays within one slot whatever the flags.
+    // A script without a shebang, or with declared keys, stays within one slot whatever its flags are.
     for line in ["", "#!lua\n", "#!lua flags=allow-cross-slot-keys\n"] {
         let text = format!("{line}return redis.pcall('mget','a','b')");
         assert_eq!(run(&["eval", &text, "0"]), not_local, "{text}");
@@ -470,6 +470,6 @@ fn keyspace_commands_in_scripts_are_fast() {
     let began = std::time::Instant::now();
     let script = "local n=0 for _=1,200 do n=n+redis.call('dbsize')+#redis.call('keys','*') end return n";
     scripts(&mut client, &[(script, ":400")]);
-    // Before the fix this took twenty seconds.
+    // Before the fix, the scripts took twenty seconds.
     assert!(began.elapsed() < std::time::Duration::from_secs(8), "{:?}", began.elapsed());
 }

@@ -9,7 +9,7 @@ use resp::{Args, Writer};
 use super::docs::docs;
 use crate::help::write_help;
 
-/// Flags shown to users, under Redis's names.
+/// Flags that COMMAND shows, with Redis's names for them.
 const FLAGS: &[(Flags, &str)] = &[
     (Flags::WRITE, "write"),
     (Flags::READONLY, "readonly"),
@@ -144,7 +144,7 @@ struct LegacyRange {
     first: i64,
     last: i64,
     step: i64,
-    /// Whether the command has keys that this range does not cover.
+    /// Whether the command has keys that the legacy range does not cover.
     has_other_keys: bool,
 }
 
@@ -260,7 +260,7 @@ fn parse_keys<'a>(
 ) -> Result<(Args<'a>, Vec<(usize, KeyFlags)>), CommandError> {
     let request = args.from(2);
     let entry = registry.resolve(request);
-    // To COMMAND, DEBUG is one command without keys.
+    // For COMMAND, DEBUG is a single command without keys.
     let is_shown = |entry: &RegisteredCommand| {
         registry.listed_commands().any(|known| std::ptr::eq(known.command, entry.command))
     };
@@ -277,8 +277,8 @@ fn parse_keys<'a>(
     }
     let mut found = Vec::new();
     command.visit_keys(request, &mut |index, flags| found.push((index, flags)));
-    // As in Valkey, a wrong count or a place without keys is an error even where another spec finds a key (ZUNIONSTORE,
-    // and PFMERGE without a source, which the command itself accepts).
+    // As in Valkey, a wrong number of arguments, or a place without keys, is an error even if another spec finds a key.
+    // Examples are ZUNIONSTORE, and PFMERGE without a source, which the command itself accepts.
     let is_required = |spec: &KeySpec| {
         matches!(spec.find, FindKeys::KeyNum { .. }) || matches!(spec.search_start, BeginSearch::Index(_))
     };

@@ -34,12 +34,13 @@ const fn debug_row(name: &'static str, arity: i8, summary: &'static str) -> Comm
     Command::new(name, Group::Server, "1.0.0", arity, summary).flags(ADMIN)
 }
 
-/// A subcommand that runs in the shell.
+/// Builds the row of a subcommand that the server executes outside of the engine.
 const fn node_row(name: &'static str, arity: i8, command: DebugCommand, summary: &'static str) -> Command {
     debug_row(name, arity, summary).node(NodeCommand::Debug(command))
 }
 
-/// A subcommand that controls a mechanism this server lacks. Accepted without effect so that test scripts continue.
+/// Builds the row of a subcommand that controls a mechanism this server lacks. The subcommand has no effect and
+/// succeeds, so that test scripts continue.
 const fn no_op_row(name: &'static str, arity: i8) -> Command {
     debug_row(name, arity, "Has no effect, since this server lacks the mechanism.")
         .run(switches::reply_ok_without_effect)
@@ -76,7 +77,7 @@ const DEBUG: &[Command] = &[
         "Rewrites the configuration file as CONFIG REWRITE does, with a line for every parameter.",
     ),
     node_row("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Restarts the server without saving."),
-    // HELP of Valkey documents one spelling and the command accepts the other.
+    // Valkey's HELP documents one spelling, and Valkey's command accepts the other; this server accepts both.
     no_op_row("delay-rdb-client-free-second", 3),
     no_op_row("delay-rdb-client-free-seconds", 3),
     no_op_row("dict-resizing", 3),
@@ -208,7 +209,7 @@ fn digest_value(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Adds a value to the digest: its type, its content and whether it expires.
+/// Adds a value to the digest: its type, its content, and whether the key expires.
 fn mix_value(digest: &mut Digest, value: &Value<'_>, expires: bool) {
     let value = as_any_value(value);
     digest.add_ordered(&value.type_number().to_be_bytes());
@@ -235,7 +236,7 @@ fn debug_oom(_context: &mut Context<'_>) -> Result<(), CommandError> {
 
 fn reply_error_text(context: &mut Context<'_>) -> Result<(), CommandError> {
     let text = String::from_utf8_lossy(context.arg(2));
-    // Written as a plain reply, so that it does not count as a failed command.
+    // The error is written as a plain reply, so that the command does not count as failed.
     context.reply.error(&text);
     Ok(())
 }
@@ -285,7 +286,7 @@ fn debug_object(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Length limit of populated names; Redis truncates them at its buffer size.
+/// Length limit of the key names that DEBUG POPULATE creates; Redis truncates them at its buffer size.
 const MAX_POPULATED_NAME: usize = 127;
 
 /// DEBUG POPULATE count [prefix] [size]. As in Redis, the keys are not replicated and existing keys stay unchanged.
@@ -359,10 +360,10 @@ fn quicklist(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// DEBUG QUICKLIST-PACKED-THRESHOLD size. It has no effect, since lists have no quicklist nodes here, but an invalid
-/// size is an error.
+/// DEBUG QUICKLIST-PACKED-THRESHOLD size. The size has no effect, because lists have no quicklist nodes on this server,
+/// but an invalid size is an error.
 fn quicklist_packed_threshold(context: &mut Context<'_>) -> Result<(), CommandError> {
-    // As in Redis: 4 GiB minus a reserve for the node's header.
+    // The limit of Redis: 4 GiB minus a reserve for the node's header.
     const MAX_PACKED_THRESHOLD: u64 = (4 << 30) - (1 << 20);
     match memory_size(context.arg(2)) {
         Some(size) if size <= MAX_PACKED_THRESHOLD => {
@@ -452,7 +453,7 @@ mod tests {
 
     #[test]
     fn digests_match_redis() {
-        // Taken from Redis 7.0.15.
+        // The expected replies were taken from Redis 7.0.15.
         Client::new().check_replies(&[
             ("debug digest", "+0000000000000000000000000000000000000000"),
             ("set s1 abc", "+OK"),
@@ -474,7 +475,7 @@ mod tests {
             ("debug digest-value z", "*1|+d5a03a0b01f6552aef60764c5ddb6ce623ff5718"),
             ("zadd z 0.5 m", ":0"),
             ("debug digest-value z", "*1|+442257e1e6da3ab9083d37f76c5ce0102052aee5"),
-            // Taken from Valkey 9.1.
+            // The expected replies were taken from Valkey 9.1.
             ("zadd large 1e17 a", ":1"),
             ("debug digest-value large", "*1|+865dfe692ba47395ddd673188be31a88f4f3a760"),
             ("zadd longer 3480469786558251008 Rome", ":1"),
@@ -505,7 +506,7 @@ mod tests {
         let mut client = Client::new();
         client.check_replies(&[
             ("debug populate 3", "+OK"),
-            // Taken from Redis 7.0.15.
+            // The expected replies were taken from Redis 7.0.15.
             ("rpush l a b c", ":3"),
             ("debug listpack l", "+elements:3 serializedlength:19"),
             ("debug quicklist l", "-ERR Not a quicklist encoded object."),
@@ -642,7 +643,7 @@ mod tests {
             ("lolwut version x", "-ERR value is not an integer or out of range"),
         ]);
         assert!(client.run_to_text("lolwut").contains("Redoubt ver. "));
-        // The test's monotonic clock stays at 0.
+        // The monotonic clock of this test stays at 0.
         client.engine.set_wall_clock(0, 1_700_000_000_000_042);
         client.check_replies(&[("time", "*2|$10|1700000000|$2|42")]);
     }

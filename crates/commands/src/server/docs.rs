@@ -9,7 +9,7 @@ pub(super) fn docs(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) 
     let chosen: Vec<_> = if args.len() == 2 {
         registry.top_level().to_vec()
     } else {
-        // Unknown names are skipped.
+        // COMMAND DOCS skips names of unknown commands.
         args.from(2).iter().filter_map(|name| registry.find_full(name)).collect()
     };
     reply_docs(reply, &chosen);
@@ -68,7 +68,7 @@ fn reply_command_docs(reply: &mut Writer<'_>, entry: &'static RegisteredCommand)
 fn reply_arguments(reply: &mut Writer<'_>, arguments: &[ArgumentDocs]) {
     reply.array(arguments.len());
     for argument in arguments {
-        // A block or choice has no display text of its own; its nested arguments are shown.
+        // A block or a choice has no display text of its own, because its nested arguments are shown.
         let stands_for_others = ["block", "oneof"].contains(&argument.kind);
         let display = (!stands_for_others).then(|| argument.display.unwrap_or(argument.name));
         let named = [("name", Some(argument.name)), ("type", Some(argument.kind)), ("display_text", display)];

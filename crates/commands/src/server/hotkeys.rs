@@ -34,7 +34,7 @@ const SUBCOMMANDS: &[Command] = &[
     new_row("stop", "8.6.0", 2, "Stops counting.").run(stop),
 ];
 
-/// Limits of a session: its duration in seconds and its number of keys.
+/// Limits of a session: its maximum duration in seconds and its maximum number of keys.
 const MAX_SECONDS: i64 = 1_000_000;
 const MAX_KEYS: i64 = 64;
 const DEFAULT_KEYS: usize = 10;
@@ -207,7 +207,7 @@ fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
     reply_number(reply, "collection-start-time-unix-ms", report.started_at.0.max(0).unsigned_abs());
     reply_number(reply, "collection-duration-ms", report.duration_millis);
     if request.cpu {
-        // Time spent in commands; user and system time are not distinguished.
+        // The time is that of the commands; user and system time are not distinguished.
         reply_number(reply, "total-cpu-time-user-ms", report.total.nanos / NANOS_PER_MILLI);
         reply_number(reply, "total-cpu-time-sys-ms", 0);
     }
@@ -224,7 +224,7 @@ fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
     }
 }
 
-/// Replies with slot ranges, each as first and last slot; a single slot is an array of one.
+/// Replies with ranges of slots. A range is an array of its first and last slot; a single slot is an array of one.
 fn reply_slots(reply: &mut Writer<'_>, slots: &[Slot]) {
     if slots.is_empty() {
         reply.array(1);

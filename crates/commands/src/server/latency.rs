@@ -11,7 +11,7 @@ use crate::help::reply_help;
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
 const LATENCY_TIPS: &[&str] =
     &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
-/// Size of a graph in characters.
+/// Size of the graph of LATENCY GRAPH, in characters.
 const GRAPH_WIDTH: usize = 80;
 const GRAPH_HEIGHT: u64 = 4;
 
@@ -77,7 +77,7 @@ fn histogram(context: &mut Context<'_>) -> Result<(), CommandError> {
     let chosen: Vec<&RegisteredCommand> = if context.args.len() == 2 {
         registry.commands().to_vec()
     } else {
-        // A container expands to its subcommands.
+        // A container command stands for all of its subcommands.
         let named = context.args.from(2).iter().filter_map(|name| registry.find_full(name));
         named.flat_map(|entry| std::iter::once(entry).chain(entry.subcommands().iter().copied())).collect()
     };

@@ -41,15 +41,15 @@ const SLOWLOG: &[Command] = &[
     new_row("reset", "2.2.12", 2, "Empties the log.").tips(RESET_TIPS).run(slowlog_reset),
 ];
 
-/// Parses the number of entries; -1 means all.
+/// Parses the number of entries to return; -1 means all.
 fn parse_count(argument: &[u8]) -> Result<usize, CommandError> {
     let count = resp::parse_i64(argument).filter(|count| *count >= -1);
     let count = count.ok_or(CommandError::text("ERR count should be greater than or equal to -1"))?;
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
-/// Replies with entries. `with_thread` adds the kind of the thread that ran the command, which is an extension of the
-/// Redis format.
+/// Replies with the newest `count` entries. `with_thread` adds the kind of thread that ran the command, which is an
+/// extension of the Redis format.
 fn reply_entries(context: &mut Context<'_>, log: &CommandLog, count: usize, with_thread: bool) {
     let entries = log.newest(count);
     let reply = &mut context.reply;
@@ -91,7 +91,7 @@ fn slowlog_reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The log that argument `index` names.
+/// Finds the log whose type argument `index` names.
 fn find_log<'a>(context: &Context<'a>, index: usize) -> Result<&'a CommandLog, CommandError> {
     let log = context.engine.command_logs.log_by_name(context.arg(index));
     log.ok_or(CommandError::text("ERR type should be one of the following: slow, large-request, large-reply"))

@@ -75,7 +75,7 @@ mod tests {
         }
         let settings = &client.engine.settings;
         settings.module_command.set(config::AllowedClients::Yes);
-        // This client is connected from another machine.
+        // The test client counts as connected from another machine, so `local` does not permit the command.
         settings.debug_command.set(config::AllowedClients::Local);
         for line in ["debug populate 1", "debug nosuch", "debug object"] {
             let reply = client.run_to_text(line);

@@ -77,7 +77,8 @@ fn move_member(
         return Ok(false);
     }
     context.find_typed::<SetRef<'_>>(to)?;
-    // Look the source up again: both keys may share a table, and reading the target may have deleted it as expired.
+    // Look the source up again, because both keys may share a table, and reading the target may have deleted it as
+    // expired and moved the source.
     let source = context.find(from).expect("it was found above");
     if from.bytes() == to.bytes() {
         return Ok(context.typed_value::<SetRef<'_>>(from, source)?.contains(member));
@@ -147,7 +148,7 @@ mod tests {
         assert_eq!(client.logged_commands(), log);
     }
 
-    /// Regression test: the target set is in the same slot and has expired, and its removal moves the source's entry.
+    /// Regression test: the target set is in the same slot and has expired. Its removal moves the source's entry.
     #[test]
     fn smove_handles_expired_target() {
         let mut client = Client::new();
@@ -233,7 +234,7 @@ mod tests {
                 ("object encoding strings", names[if number < 128 { 1 } else { 2 }]),
             ]);
         }
-        // The encoding is chosen by the number of arguments, whether or not the members are new.
+        // The encoding depends on the number of arguments, even if the members already exist.
         client.run_to_text(&format!("sadd t{}", " a".repeat(129)));
         client.run_to_text(&format!("sadd i{}", " 1".repeat(513)));
         client.check_replies(&[("object encoding t", names[2]), ("object encoding i", names[2])]);

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::sources::{Sets, SourceSets};
 use crate::scanning::BulkStringCollector;
 
-/// Members per prefetch batch.
+/// Number of members whose lookups are prefetched together.
 const PREFETCH_BATCH: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -80,7 +80,7 @@ fn store(context: &mut Context<'_>, operation: SetOperation, event: &str) -> Res
 }
 
 impl SetOperation {
-    /// Visits each member of the result once. `scratch` is an empty set for intermediate results.
+    /// Visits each member of the result once. `scratch` is an empty set in which intermediate results may be built.
     fn visit_result(
         self,
         keyspace: &Keyspace,
@@ -132,8 +132,8 @@ impl SetOperation {
     }
 }
 
-/// Computes a union while other clients may use the slots of the large sets, which are pinned. `None` if pinning is not
-/// possible.
+/// Computes a union while other clients may use the slots of the large sets, whose memory is kept from changing
+/// (pinned) meanwhile. Returns `None` if pinning is not possible.
 fn pinned_union(context: &mut Context<'_>, sources: &SourceSets<'_>) -> Option<BulkStringCollector> {
     if !context.may_release_slots() {
         return None;
@@ -155,13 +155,13 @@ fn pinned_union(context: &mut Context<'_>, sources: &SourceSets<'_>) -> Option<B
     Some(found)
 }
 
-/// The sets that exist.
+/// The sets of the keys that exist.
 fn existing_sets<'s>(sets: &[Option<SetRef<'s>>]) -> impl Iterator<Item = SetRef<'s>> {
     sets.iter().copied().flatten()
 }
 
-/// Visits the members that all sets have, until `visit` returns false. Iterates over the smallest set and looks each
-/// member up in the others, in ascending order of size.
+/// Visits the members that all sets have, until `visit` returns false. Each member of the smallest set is looked up in
+/// the other sets, in ascending order of size.
 fn visit_common(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(SetMember<'_>) -> bool) {
     let mut sorted: Vec<SetRef<'_>> = existing_sets(sets).collect();
     if sorted.len() < sets.len() {
@@ -174,8 +174,8 @@ fn visit_common(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(SetM
     });
 }
 
-/// Visits members with their hashes until `visit` returns false. The memory for lookups in `others` is prefetched per
-/// batch.
+/// Visits members with their hashes until `visit` returns false. Members are read in batches, and the memory for their
+/// lookups in `others` is prefetched.
 fn visit_prefetched<'s>(
     keyspace: &Keyspace,
     set: &SetRef<'s>,
@@ -196,7 +196,7 @@ fn visit_prefetched<'s>(
     }
 }
 
-/// Adds the members of one set to another, with prefetching per batch.
+/// Adds the members of `set` to `made`, with prefetching for each batch of members.
 fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut SetBuilder) {
     let mut some = SmallVec::<[SetMember<'_>; PREFETCH_BATCH]>::new();
     let mut add = |some: &mut SmallVec<[SetMember<'_>; PREFETCH_BATCH]>| {
@@ -220,7 +220,8 @@ fn is_lookup_cheaper(sets: &Sets<'_>) -> bool {
     let first = sets.first().copied().flatten().map_or(0, |set| set.len());
     let by_looking = first.saturating_mul(sets.len());
     let by_copying: usize = existing_sets(sets).map(|set| set.len()).sum();
-    // Half, since a lookup ends at the first set that has the member. Redis uses the same weight.
+    // The cost of lookups is halved, because a lookup ends at the first set that has the member. Redis uses the same
+    // weight.
     by_looking / 2 <= by_copying
 }
 
@@ -368,7 +369,7 @@ mod tests {
         ]);
     }
 
-    /// Compares sets of all sizes and encodings, and both difference methods, with `std` sets.
+    /// Compares the results for sets of all sizes and encodings, and for both difference methods, with `std` sets.
     #[test]
     fn set_operations_match_reference_on_large_sets() {
         let mut client = Client::new();
@@ -404,7 +405,8 @@ mod tests {
         }
     }
 
-    /// Regression test: one of several sets in a slot has expired, and its removal moves the others' entries.
+    /// Regression test: one of several source sets in a slot has expired, and its removal moves the entries of the
+    /// others.
     #[test]
     fn expired_source_set_counts_as_empty() {
         let mut client = Client::new();

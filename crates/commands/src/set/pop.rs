@@ -1,15 +1,15 @@
 //! SPOP.
 //!
-//! Replicated as SREM of the popped members, or as a deletion of the key if no member is left.
+//! The command is replicated as SREM of the popped members, or as a deletion of the key if no member is left.
 
 use engine::{CommandError, Context, EventClass, LazyFreeReason, Random};
 use keyspace::{EntryRef, Key, SetBuilder, SetRef};
 
 use super::change::drop_if_no_members;
 
-/// If fewer than one of this number of members stay, the set is rebuilt from those that stay.
+/// The set is rebuilt from the remaining members if fewer than one in `REBUILD_FACTOR` members remain.
 const REBUILD_FACTOR: usize = 5;
-/// Members per replicated SREM.
+/// Number of members in each replicated SREM.
 const MEMBERS_PER_SREM: usize = 1024;
 
 /// SPOP key [count]
@@ -126,7 +126,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// For any count and any set: exactly `count` members are removed, the others stay, and the removed ones are
+    /// For any count and any set, exactly `count` members are removed, the other members stay, and the removal is
     /// replicated.
     #[test]
     fn random_pops_remove_exact_count_and_are_replicated() {
@@ -152,7 +152,7 @@ mod tests {
                     continue;
                 }
                 client.check_replies(&[("pttl s", ":1000")]);
-                // Several commands are replicated as one transaction.
+                // Several SREM commands are replicated as one transaction.
                 let logged = log[2..].iter().filter(|line| !["0 MULTI", "0 EXEC"].contains(&line.as_str()));
                 let logged = logged.flat_map(|line| {
                     line.strip_prefix("0 SREM s ").expect("members that went").split(' ').map(str::to_owned)

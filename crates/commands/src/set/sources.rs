@@ -33,7 +33,8 @@ impl<'a> SourceSets<'a> {
         Ok(sources)
     }
 
-    /// Repeats the lookups: reading a missing key may have deleted it as expired and moved other entries of its table.
+    /// Repeats the lookups, because reading a missing key may have deleted it as expired and moved other entries of its
+    /// table.
     fn refresh_places(&mut self, context: &Context<'a>) {
         for (key, place) in &mut self.keys {
             if place.is_some() {
@@ -45,7 +46,7 @@ impl<'a> SourceSets<'a> {
         }
     }
 
-    /// Splits the locations into those of large sets and the others.
+    /// Splits the locations into those of large sets and those of the remaining sets.
     pub(super) fn sets_by_size<'s>(
         &self,
         slots: &'s LockedSlots<'_>,

@@ -51,7 +51,7 @@ impl Sortable for SetRef<'_> {
     }
 }
 
-/// As an input of sorted-set operations, each member has the score 1.
+/// In sorted-set operations, each member of a plain set has the score 1.
 impl<'a> ScoredMembers<'a> for SetRef<'a> {
     fn len(&self) -> usize {
         SetRef::len(self)

@@ -3,7 +3,8 @@
 use super::{Observation, REGISTERS};
 
 const REGISTER_BITS: usize = 6;
-/// Registers per group: eight registers of six bits fill six bytes, and unpacked they fill one 64-bit word.
+/// Number of registers in a group. Eight packed registers of six bits fill six bytes, and unpacked they fill one 64-bit
+/// word.
 pub(super) const GROUP_REGISTERS: usize = 8;
 const GROUP_BYTES: usize = GROUP_REGISTERS * REGISTER_BITS / 8;
 pub(super) const DENSE_BYTES: usize = REGISTERS * REGISTER_BITS / 8;
@@ -14,7 +15,7 @@ fn bit_position(register: usize) -> (usize, u32) {
     (register * REGISTER_BITS / 8, (register * REGISTER_BITS % 8) as u32)
 }
 
-/// Reads a byte and the next one; past the end reads 0.
+/// Reads the byte at `at` and the next byte. Bytes past the end read as 0.
 fn two_bytes(registers: &[u8], at: usize) -> u32 {
     u32::from(registers[at]) | u32::from(registers.get(at + 1).copied().unwrap_or(0)) << 8
 }
@@ -39,7 +40,7 @@ pub(super) fn raise_register(registers: &mut [u8], seen: Observation) -> bool {
     true
 }
 
-/// Unpacks all registers to one byte each.
+/// Unpacks all registers, so that each one fills a byte.
 #[inline(always)]
 pub(super) fn unpack(registers: &[u8], values: &mut [u8; REGISTERS]) {
     let groups = registers.as_chunks::<GROUP_BYTES>().0;
@@ -50,7 +51,7 @@ pub(super) fn unpack(registers: &[u8], values: &mut [u8; REGISTERS]) {
     }
 }
 
-/// Packs all registers into six bits each.
+/// Packs all registers, so that each one takes six bits.
 #[inline(always)]
 pub(super) fn pack(values: &[u8; REGISTERS], registers: &mut [u8]) {
     let groups = registers.as_chunks_mut::<GROUP_BYTES>().0;
@@ -60,7 +61,8 @@ pub(super) fn pack(values: &[u8; REGISTERS], registers: &mut [u8]) {
     }
 }
 
-/// Spreads eight packed six-bit values to one byte each, by repeatedly moving halves apart.
+/// Spreads eight packed values of six bits to one byte each. Each step moves the upper half of the values away from the
+/// lower half.
 #[inline(always)]
 fn spread_to_bytes(word: u64) -> u64 {
     let word = word & 0x00ff_ffff | (word & 0xffff_ff00_0000) << 8;
@@ -68,7 +70,7 @@ fn spread_to_bytes(word: u64) -> u64 {
     word & 0x003f_003f_003f_003f | (word & 0x0fc0_0fc0_0fc0_0fc0) << 2
 }
 
-/// The inverse of [`spread_to_bytes`]: packs eight bytes into six bits each.
+/// Packs the values of eight bytes into six bits each, the inverse of [`spread_to_bytes`].
 #[inline(always)]
 fn gather_from_bytes(word: u64) -> u64 {
     let word = word & 0x003f_003f_003f_003f | (word & 0x3f00_3f00_3f00_3f00) >> 2;

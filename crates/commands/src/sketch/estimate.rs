@@ -7,7 +7,7 @@ const MAX_REGISTER_VALUE: usize = (u64::BITS - INDEX_BITS) as usize;
 /// 1 / (2 ln 2), with the digits that Redis uses.
 const ALPHA: f64 = 0.721_347_520_444_481_7;
 
-/// Number of registers per value. Six bits allow values that no element produces.
+/// Number of registers for each value. Registers of six bits can have values that no element produces.
 #[derive(Debug, Clone)]
 pub(super) struct Histogram([u16; 64]);
 
@@ -20,7 +20,8 @@ impl Default for Histogram {
 impl Histogram {
     /// Counts the values of all registers.
     pub(super) fn from_registers(values: &[u8; REGISTERS]) -> Self {
-        // Four counters per value: neighbours are often equal, and increments of one counter would wait for each other.
+        // Use four counters per value, because neighbouring registers are often equal, and increments of the same
+        // counter would wait for each other.
         let mut counts = [[0_u16; 64]; 4];
         for four in values.as_chunks::<4>().0 {
             for (counts, value) in counts.iter_mut().zip(four) {

@@ -7,11 +7,11 @@ const SEED: u64 = 0xadc8_3b19;
 /// Multiplication constant of MurmurHash64A.
 const MULTIPLIER: u64 = 0xc6a4_a793_5bd1_e995;
 
-/// A register and the lower bound that an element sets for its value.
+/// A register, and the value that an element requires the register to have at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Observation {
     pub(crate) register: usize,
-    /// 1 to 51: the number of zeros after the selecting bits, plus one.
+    /// The number of zeros after the bits that select the register, plus one: 1 to 51.
     pub(crate) value: u8,
 }
 
@@ -20,7 +20,7 @@ impl Observation {
     pub(crate) fn from_element(element: &[u8]) -> Self {
         let hash = murmur64a(element);
         let register = (hash & ((1 << INDEX_BITS) - 1)) as usize;
-        // A sentinel bit past the end limits the run of zeros.
+        // An additional bit above the highest one limits the length of the run of zeros.
         let rest = hash >> INDEX_BITS | 1 << (u64::BITS - INDEX_BITS);
         Self { register, value: rest.trailing_zeros() as u8 + 1 }
     }

@@ -14,9 +14,9 @@ use smallvec::SmallVec;
 
 use super::{Observation, REGISTERS, SketchError};
 
-/// Maximum registers in a one-byte run of zeros.
+/// Maximum number of registers in a one-byte run of zeros.
 const MAX_SHORT_RUN: usize = 64;
-/// Maximum registers in a run of non-zero values, and the maximum value.
+/// Limits of runs with a non-zero value: the maximum number of registers and the maximum value.
 const MAX_VALUE_RUN: u8 = 4;
 const MAX_SPARSE_VALUE: u8 = 32;
 /// The number of runs that are searched for neighbours to merge.
@@ -45,7 +45,7 @@ impl RegisterRun {
     }
 }
 
-/// Decodes all runs, up to a truncated one.
+/// Decodes all runs. Decoding ends at a truncated run.
 pub(super) fn runs(mut bytes: &[u8]) -> impl Iterator<Item = RegisterRun> {
     std::iter::from_fn(move || {
         let run = RegisterRun::decode_first(bytes)?;
@@ -54,8 +54,8 @@ pub(super) fn runs(mut bytes: &[u8]) -> impl Iterator<Item = RegisterRun> {
     })
 }
 
-/// Passes each run to `show`. Fails if the runs do not cover exactly all registers; the runs before the error have been
-/// passed by then.
+/// Passes each run to `show`. Fails if the runs do not cover exactly all registers; `show` has received the runs before
+/// the error by then.
 pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(RegisterRun)) -> Result<(), SketchError> {
     let (mut registers, mut read) = (0, 0);
     for run in runs(bytes) {
@@ -72,7 +72,7 @@ pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(RegisterRun)) -> Resul
 /// The run that contains a register.
 struct FoundRun {
     run: RegisterRun,
-    /// Byte offsets of the run and of its predecessor.
+    /// Byte offsets of the run and of the run before it.
     offset: usize,
     previous_offset: usize,
     /// Index of the run's first register.
@@ -92,7 +92,7 @@ fn find_run(bytes: &[u8], register: usize) -> Result<FoundRun, SketchError> {
     }
 }
 
-/// Appends the shortest encoding of `registers` zeros; nothing if it is 0.
+/// Appends the shortest encoding of `registers` zeros, or nothing if `registers` is 0.
 pub(super) fn push_zeros(bytes: &mut impl Extend<u8>, registers: usize) {
     match registers {
         0 => {}
@@ -106,17 +106,17 @@ fn encode_value_run(value: u8, registers: u8) -> u8 {
     0x80 | (value - 1) << 2 | (registers - 1)
 }
 
-/// The result of an update.
+/// The result of raising a register of a sparse sketch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SparseUpdate {
-    /// The register was already at least as high.
+    /// The register already had at least this value.
     Unchanged,
     Changed,
-    /// The value or the size exceeds the sparse encoding; nothing was changed.
+    /// The value or the size exceeds what the sparse encoding allows; nothing was changed.
     TooLarge,
 }
 
-/// Raises a register of the runs starting at byte `header`, unless the sketch would exceed `most` bytes.
+/// Raises a register of the runs that start at byte `header`, unless the sketch would exceed `most` bytes.
 pub(super) fn set_register(
     bytes: &mut Vec<u8>,
     header: usize,

@@ -81,14 +81,14 @@ fn invalid_sketch_differs_from_corrupt_sketch() {
 }
 
 fn observations() -> impl Strategy<Value = Vec<Observation>> {
-    // Clustered registers, so that runs are split and merged.
+    // The registers are clustered, so that runs are split and merged.
     let register = prop_oneof![0usize..40, 60usize..70, 16_300usize..REGISTERS, 0..REGISTERS];
     let one = (register, 1u8..36).prop_map(|(register, value)| Observation { register, value });
     proptest::collection::vec(one, 0..300)
 }
 
 proptest! {
-    /// Both encodings of a sketch have the same registers.
+    /// In both encodings, a sketch's registers hold the maximum of their observations.
     #[test]
     fn registers_hold_maximum_observation(seen in observations(), most in 0usize..400) {
         let mut highest = vec![0; REGISTERS];
@@ -109,7 +109,7 @@ proptest! {
         prop_assert_eq!(Sketch::from_bytes(&bytes).unwrap().estimate(), estimate);
     }
 
-    /// Any bytes are either refused or used as a sketch; none causes a panic.
+    /// Arbitrary bytes are either refused or used as a sketch; no bytes cause a panic.
     #[test]
     fn arbitrary_input_does_not_panic(body in proptest::collection::vec(any::<u8>(), 0..200), seen in observations()) {
         let mut bytes = empty();

@@ -8,13 +8,13 @@ use slot_routing::Slot;
 
 use crate::rows::key;
 
-/// The source of the sort weights.
+/// The values by which SORT compares elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SortBy<'a> {
     Element,
-    /// The values of the keys that this pattern names.
+    /// SORT compares the values of the keys that this pattern names.
     Pattern(&'a [u8]),
-    /// No sorting: the pattern has no placeholder.
+    /// SORT does not sort, because the pattern has no placeholder.
     Unsorted,
 }
 
@@ -25,12 +25,12 @@ pub(super) enum StoreOption {
     Forbidden,
 }
 
-/// An option; numbers are argument indexes.
+/// An option of SORT. Numbers are argument indexes.
 enum SortOption {
     Ascending,
     Descending,
     Alpha,
-    /// Holds the index of the offset; the count follows it.
+    /// The option LIMIT; holds the index of the offset, which the count follows.
     Limit(usize),
     Store(usize),
     By(usize),
@@ -38,8 +38,8 @@ enum SortOption {
     Unknown,
 }
 
-/// Returns the option at `index` and the index of the next one. Shared by the handlers and [`parse_sort_keys`], so that
-/// both agree.
+/// Returns the option at `index` and the index of the next option. Both the handlers and [`parse_sort_keys`] use this
+/// function, so that they agree on the keys.
 fn parse_option(args: Args<'_>, stores: StoreOption, index: usize) -> (SortOption, usize) {
     let word = args.get(index).unwrap_or_default();
     let is =
@@ -75,7 +75,7 @@ pub(super) struct SortOptions<'a> {
     pub(super) get: Vec<&'a [u8]>,
     pub(super) alpha: bool,
     pub(super) descending: bool,
-    /// Index of the destination key.
+    /// Argument index of the destination key, if the result is stored.
     pub(super) store: Option<usize>,
     offset: i64,
     count: i64,
@@ -139,11 +139,11 @@ impl<'a> SortOptions<'a> {
     }
 }
 
-/// The errors for a pattern that the caller may not use.
+/// The errors for a pattern that the command may not use.
 struct PatternErrors {
-    /// In cluster mode: the pattern names keys of other slots.
+    /// The error in cluster mode if the pattern can name keys of other slots.
     other_slot: CommandError,
-    /// The user may not read all keys.
+    /// The error if the user may not read all keys.
     no_permission: CommandError,
 }
 
@@ -170,7 +170,7 @@ fn check_pattern(context: &Context<'_>, pattern: &[u8], refusals: PatternErrors)
     if context.may_read_all_keys() { Ok(()) } else { Err(refusals.no_permission) }
 }
 
-/// The single slot of all keys that a pattern can name, if its hash tag precedes every placeholder.
+/// If a pattern's hash tag precedes every placeholder, returns the single slot of all keys that the pattern can name.
 fn pattern_slot(pattern: &[u8]) -> Option<Slot> {
     let mut tag = None;
     for (index, byte) in pattern.iter().enumerate() {

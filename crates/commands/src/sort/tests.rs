@@ -286,7 +286,7 @@ fn numeric_sort_accepts_decimal_text() {
     }
 }
 
-/// Regression test: sorting by keys of all slots, while clients that hold one slot wait for another, must not deadlock.
+/// Regression test: SORT by keys of all slots must not deadlock while clients that hold one slot wait for another slot.
 #[test]
 fn sort_by_other_keys_does_not_deadlock() {
     let mut client = Client::new();

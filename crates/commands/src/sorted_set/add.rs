@@ -10,17 +10,17 @@ bitflags! {
     /// The options of ZADD.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct ZaddOptions: u8 {
-        /// Only add new members.
+        /// Only add new members, and leave existing members unchanged.
         const NX = 1;
-        /// Only update existing members.
+        /// Only update existing members, and add none.
         const XX = 1 << 1;
-        /// Only raise scores.
+        /// Update an existing member only if the new score is greater.
         const GT = 1 << 2;
-        /// Only lower scores.
+        /// Update an existing member only if the new score is less.
         const LT = 1 << 3;
-        /// Count changed members in addition to new ones.
+        /// Reply with the number of changed members, including new ones.
         const CH = 1 << 4;
-        /// Add the given number to the score.
+        /// Add the given number to the member's score, as ZINCRBY does.
         const INCR = 1 << 5;
     }
 }
@@ -67,11 +67,11 @@ impl ZaddOptions {
     }
 }
 
-/// The result for one member.
+/// What ZADD does with one member.
 enum ScoreUpdate {
-    /// The options excluded the member.
+    /// The options exclude the member.
     Skipped,
-    /// The score is unchanged.
+    /// The member already has this score.
     Unchanged(f64),
     Added(f64),
     Moved(f64),
@@ -109,7 +109,8 @@ pub(super) fn zadd(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// ZINCRBY key increment member
 pub(super) fn zincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
-    // As in Redis: a word that ZADD accepts as an option is parsed as one, which leaves no complete pair.
+    // As in Redis, a word that ZADD accepts as an option is parsed as an option here, too. The remaining arguments are
+    // then not a complete pair.
     let (options, first) = ZaddOptions::parse(context)?;
     add_members(context, options | ZaddOptions::INCR, first)
 }
@@ -124,7 +125,7 @@ fn add_members(context: &mut Context<'_>, options: ZaddOptions, first: usize) ->
     add_scored(context, options, pairs.map(|index| index + 1).zip(scores))
 }
 
-/// Adds members, given as the argument index of the name and the score.
+/// Adds members, each given as the argument index of its name and its score.
 pub(crate) fn add_scored(
     context: &mut Context<'_>,
     options: ZaddOptions,

@@ -15,24 +15,24 @@ pub(super) struct ScoreEnd {
 /// One end of a lexicographical range.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LexEnd<'a> {
-    /// Before all names (`-`).
+    /// The end before all names (`-`).
     Lowest,
     Included(&'a [u8]),
     Excluded(&'a [u8]),
-    /// After all names (`+`).
+    /// The end after all names (`+`).
     Highest,
 }
 
 /// The bounds of a range.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Bounds<'a> {
-    /// Inclusive ranks; negative values count from the end.
+    /// Inclusive ranks. Negative ranks count from the end.
     Ranks(i64, i64),
     Scores(ScoreEnd, ScoreEnd),
     LexRange(LexEnd<'a>, LexEnd<'a>),
 }
 
-/// The kind of a range's bounds.
+/// What the bounds of a range refer to: ranks, scores or names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RangeBy {
     Rank,
@@ -43,7 +43,7 @@ pub(super) enum RangeBy {
 impl ScoreEnd {
     fn parse(text: &[u8], double: impl Fn(&[u8]) -> Option<f64>) -> Option<Self> {
         let (text, excluded) = text.strip_prefix(b"(").map_or((text, false), |rest| (rest, true));
-        // As in Redis, empty text is zero and an overflow is infinite.
+        // As in Redis, an empty text is zero and a number out of range is infinite.
         let lenient = || std::str::from_utf8(text).ok()?.parse().ok();
         let score = if text.is_empty() { 0.0 } else { double(text).or_else(lenient)? };
         (!score.is_nan()).then_some(Self { score, excluded })

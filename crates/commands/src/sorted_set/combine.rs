@@ -11,7 +11,7 @@ use super::members::MemberLayout;
 use super::members::SortedSetAccess;
 use crate::kinds::{ElementName, ScoredMembers, as_any_value};
 
-/// The set operation.
+/// The set operation that a command computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SetOperation {
     Union,
@@ -48,7 +48,7 @@ impl Aggregate {
     }
 }
 
-/// Converts NaN to zero, as Redis does.
+/// Converts NaN, the sum of opposite infinities, to zero as Redis does.
 fn nan_to_zero(score: f64) -> f64 {
     if score.is_nan() { 0.0 } else { score }
 }
@@ -63,7 +63,7 @@ struct CommandLayout {
     only_counts: bool,
 }
 
-/// A source key with its weight; the set may be missing.
+/// A source key with its weight. The key may not exist.
 struct SourceKey<'k> {
     key: Key<'k>,
     entry: Option<EntryRef>,
@@ -79,16 +79,16 @@ struct CombineQuery<'k> {
     limit: usize,
 }
 
-/// Scores and names of the result's members.
+/// The members of the result, as scores and names.
 type Members<'c> = Vec<(f64, ElementName<'c>)>;
 
-/// Scores of one member by the index of the source.
+/// The scores of one member, each with the index of the source that has this score.
 type Scores = SmallVec<[(usize, f64); 2]>;
 
-/// Members per prefetch batch.
+/// Number of members whose lookups are prefetched together.
 const PREFETCH_BATCH: usize = 64;
 
-/// A source set during execution.
+/// A source set, as the operation reads it.
 #[derive(Clone, Copy)]
 struct SourceSet<'c> {
     value: Option<Value<'c>>,
@@ -209,8 +209,8 @@ impl<'k> CombineQuery<'k> {
         members.into_iter().map(|(name, score)| (score, name)).collect()
     }
 
-    /// Computes a union while other clients may use the slots of the large sources, which are pinned. `None` if pinning
-    /// is not possible.
+    /// Computes a union while other clients may use the slots of the large sources, whose memory is kept from changing
+    /// (pinned) meanwhile. Returns `None` if pinning is not possible.
     fn pinned_union(&self, context: &mut Context<'_>) -> Option<Members<'static>> {
         if !context.may_release_slots() {
             return None;
@@ -249,7 +249,7 @@ impl<'k> CombineQuery<'k> {
         Some(sort_members(self.aggregate_all(found, &inputs)))
     }
 
-    /// Aggregates the scores of each member in the order of `inputs`.
+    /// Combines the scores of each member in the order of `inputs`.
     fn aggregate_all(&self, found: HashMap<Vec<u8>, Scores>, inputs: &[&SourceKey<'_>]) -> Members<'static> {
         let one = |(name, mut scores): (Vec<u8>, Scores)| {
             scores.sort_unstable_by_key(|(input, _)| *input);
@@ -300,8 +300,8 @@ fn difference<'c>(keyspace: &Keyspace, sources: &[SourceSet<'c>]) -> Members<'c>
     members
 }
 
-/// Visits members with their hashes and scores until `visit` returns false. The memory for lookups in `others` is
-/// prefetched per batch.
+/// Visits members with their hashes and scores until `visit` returns false. Members are read in batches, and the memory
+/// for their lookups in `others` is prefetched.
 fn visit_prefetched<'c>(
     keyspace: &Keyspace,
     source: &SourceSet<'c>,
@@ -451,15 +451,15 @@ mod tests {
 
     type ReferenceSets = BTreeMap<String, i64>;
 
-    /// Parses a reply with scores into pairs.
+    /// Parses a reply with scores into pairs of score and member.
     fn scored(reply: &Value) -> Vec<(i64, String)> {
         let text = |value: &Value| String::from_utf8(value.as_bytes().expect("text").to_vec()).unwrap();
         let all = reply.as_array().expect("a list");
         all.chunks(2).map(|pair| (text(&pair[1]).parse().unwrap(), text(&pair[0]))).collect()
     }
 
-    /// Combines packed, large and very large (prefetched) sorted sets and sets. The stored result is then emptied
-    /// member by member and refilled, so that its index grows and shrinks.
+    /// Combines packed, large and very large (prefetched) sorted sets and plain sets. The stored result is then emptied
+    /// member by member and refilled, so that its index shrinks and grows.
     #[test]
     fn set_operations_match_reference_on_large_sets() {
         let mut client = Client::new();

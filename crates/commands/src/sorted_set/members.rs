@@ -15,7 +15,8 @@ pub(crate) trait SortedSetAccess {
     /// The sorted set at `place`, as returned by [`Context::find_sorted_set`] or [`Context::read_sorted_set`].
     fn sorted_set(&self, key: &Key<'_>, place: EntryRef) -> SortedSetRef<'_>;
 
-    /// Handles `key [member ...]`: replies with an array in which `tell` writes one entry per member from its score.
+    /// Handles `key [member ...]`: replies with an array with one entry per member, which `tell` writes from the
+    /// member's score.
     fn reply_each_score(&mut self, tell: impl Fn(&mut Writer<'_>, Option<f64>)) -> Result<(), CommandError>;
 
     /// Sets the score of a member to the one that `decide` returns. Creates the sorted set if `found` is `None`.
@@ -30,8 +31,8 @@ pub(crate) trait SortedSetAccess {
     /// Reports the removal of members from the sorted set at `place`, and deletes it if it is empty.
     fn report_removed_members(&mut self, key: &Key<'_>, place: EntryRef, event: &str);
 
-    /// Replaces the value under `key` by a sorted set of these members, which must be in order, or deletes the key if
-    /// there are none. Replies with the number of members.
+    /// Replaces the value under `key` by a sorted set of these members, which must be in order. Without members, the
+    /// key is deleted. Replies with the number of members.
     fn store_members<'m>(
         &mut self,
         key: &Key<'_>,
@@ -45,7 +46,7 @@ pub(crate) trait SortedSetAccess {
         members: impl ExactSizeIterator<Item = ScoredMember<'m>> + Clone,
     ) -> PackedBuilder;
 
-    /// [`Context::store_members`] for a sorted set that is already built.
+    /// Does the same as [`Context::store_members`] for a sorted set that is already built.
     fn put_members(&mut self, key: &Key<'_>, built: &PackedBuilder, count: usize, event: &str);
 }
 
@@ -153,7 +154,7 @@ impl MemberLayout {
         Self { with_scores: scores, is_nested: scores && reply.protocol() == Protocol::Resp3 }
     }
 
-    /// A layout with scores, nested if `nested`.
+    /// A layout with scores, in which each pair of member and score is a nested array if `nested` is set.
     pub(super) fn with_pairs(nested: bool) -> Self {
         Self { with_scores: true, is_nested: nested }
     }

@@ -12,7 +12,7 @@ use super::members::MemberLayout;
 use super::members::SortedSetAccess;
 use crate::time_arg::parse_timeout;
 
-/// The end to pop from.
+/// The end of the sorted set from which members are popped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PopEnd {
     Min,
@@ -82,7 +82,7 @@ fn pop_members(
     let (protocol, mut taken) = (context.reply.protocol(), Vec::new());
     let mut tell =
         |member: ScoredMember<'_>| form.write_member(&mut resp::Writer::new(&mut taken, protocol), &member);
-    // The pop yields ascending order, but ZPOPMAX replies in descending order.
+    // Popping yields members in ascending order, but ZPOPMAX replies in descending order.
     let are_told_first = end == PopEnd::Max && count > 1;
     if are_told_first {
         let set = context.table_ref(key).sorted_set(place).expect("a sorted set was found there");
@@ -141,7 +141,7 @@ pub(super) fn zmpop(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Pops from the first non-empty key. Returns whether there was one.
+/// Pops from the first sorted set that is not empty. Returns whether there was such a set.
 fn pop_from_first_set(context: &mut Context<'_>, options: &MultiPopArguments) -> Result<bool, CommandError> {
     for index in options.keys.clone() {
         let key = context.key(index)?;

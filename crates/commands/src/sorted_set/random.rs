@@ -46,7 +46,7 @@ pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError>
     Ok(())
 }
 
-/// Parses the count (negative: repeats are allowed) and WITHSCORES.
+/// Parses the count and WITHSCORES. A negative count allows repeats.
 fn parse_options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
     let count = context.integer(2)?;
     if count == i64::MIN {

@@ -10,10 +10,10 @@ use super::bounds::{Bounds, RangeBy};
 use super::members::MemberLayout;
 use super::members::SortedSetAccess;
 
-/// The options that a command's name implies; `None` means the arguments choose.
+/// The options that a command's name implies. `None` means that the arguments contain the option.
 #[derive(Clone, Copy)]
 pub(super) struct RangeCommandForm {
-    /// Index of the key; the bounds follow it.
+    /// Argument index of the key, which the bounds follow.
     key: usize,
     by: Option<RangeBy>,
     reversed: Option<bool>,
@@ -31,7 +31,7 @@ pub(super) const LEX: RangeCommandForm =
     RangeCommandForm { by: Some(RangeBy::Name), reversed: Some(false), ..ANY_RANGE };
 pub(super) const REVERSE_LEX: RangeCommandForm = RangeCommandForm { reversed: Some(true), ..LEX };
 pub(super) const STORE: RangeCommandForm = RangeCommandForm { key: 2, is_store: true, ..ANY_RANGE };
-/// Settings of the ZREMRANGEBY commands.
+/// The forms of the ZREMRANGEBY commands.
 pub(super) const BY_RANK: RangeCommandForm =
     RangeCommandForm { by: Some(RangeBy::Rank), reversed: Some(false), ..ANY_RANGE };
 
@@ -45,7 +45,7 @@ struct RangeQuery<'a> {
 }
 
 impl<'a> RangeQuery<'a> {
-    /// Parses the arguments; `double` parses scores.
+    /// Parses the arguments of the query. `double` parses scores.
     fn parse(
         args: Args<'a>,
         fixed: RangeCommandForm,

@@ -20,7 +20,7 @@ struct AddArguments<'a> {
     creates_stream: bool,
     /// Whether KEEPREF, DELREF or ACKED, which only Redis has, were given.
     has_reference_options: bool,
-    /// Index of the first field.
+    /// Argument index of the first field.
     fields: usize,
 }
 
@@ -30,7 +30,7 @@ impl<'a> AddArguments<'a> {
             (TrimOptions::default(), true, None, 2);
         let wanted = loop {
             let Some(word) = context.args.get(index) else {
-                // The arguments ended before an id.
+                // The arguments ended before an id, so report the error.
                 words.finish(context)?;
                 return Err(CommandError::WrongArity("xadd".to_owned()));
             };
@@ -72,8 +72,8 @@ impl<'a> AddArguments<'a> {
         })
     }
 
-    /// Whether the options before the id can be replicated verbatim: they mean the same on any server with the same
-    /// stream.
+    /// Whether the options before the id can be replicated verbatim, because they have the same effect on any server
+    /// with the same stream.
     fn is_portable(&self) -> bool {
         self.idempotence.is_none()
             && !self.has_reference_options
@@ -169,7 +169,8 @@ fn log_xadd(context: &mut Context<'_>, key: &Key<'_>, adding: &AddArguments<'_>,
     let args = context.args;
     let mut words: SmallVec<[&[u8]; 24]> = smallvec::smallvec![&b"XADD"[..], key.bytes()];
     if adding.is_portable() {
-        // The trim options are exact already. The id is the last argument before the fields.
+        // The trim options are already exact, so they are replicated verbatim. The id is the last argument before the
+        // fields.
         words.extend(args.from(2).iter().take(adding.fields - 3));
     } else {
         if let Some(iid) = &added.iid {
@@ -211,7 +212,7 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
     let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let before = stream_head(context, &key, place);
     let refusal = match () {
-        // Only clients are refused: a Redis 7.0 master may send this.
+        // Only a client receives an error for this id, because a Redis 7.0 master may replicate it.
         () if last < before.max_deleted && context.session.origin() == CommandOrigin::Client => {
             Some("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
         }

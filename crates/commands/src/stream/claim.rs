@@ -28,7 +28,7 @@ fn parse_number(context: &Context<'_>, index: usize, error: &'static str) -> Res
 #[derive(Default)]
 pub(super) struct ClaimResult {
     pub(super) claimed: Vec<(StreamId, PendingEntry)>,
-    /// Entries that were pending but are no longer in the stream.
+    /// Ids that were pending although their entries are no longer in the stream.
     pub(super) deleted: Vec<StreamId>,
     /// The group's last delivered id after the claim.
     pub(super) last_delivered: StreamId,
@@ -37,7 +37,7 @@ pub(super) struct ClaimResult {
 }
 
 impl ClaimResult {
-    /// Reports the modification and replicates it.
+    /// Reports the modification of the key and replicates the claims.
     pub(super) fn log_claims(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
         let changes = usize::from(self.creates_consumer) + self.claimed.len() + self.deleted.len();
         if changes > 0 {
@@ -122,7 +122,7 @@ impl ClaimArguments {
             }
             index += 1;
         }
-        // An invalid time is replaced by now, since the clocks of clients may differ from the server's.
+        // Clients' clocks may differ from the server's clock, so an invalid time is replaced by the current time.
         let sound = delivered.filter(|delivered| (0..=now.0).contains(delivered));
         claiming.delivery_time = sound.map_or(now, Millis);
         Ok(claiming)
@@ -188,10 +188,10 @@ pub(super) fn xclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Pending entries scanned per requested entry.
+/// Number of pending entries to scan for each requested entry.
 const SCANNED_PER_REQUESTED: usize = 10;
 const DEFAULT_COUNT: i64 = 100;
-/// Maximum count, as in Redis.
+/// Maximum COUNT of XAUTOCLAIM, as in Redis.
 const MAX_COUNT: i64 = i64::MAX / 16;
 
 /// The arguments of XAUTOCLAIM.

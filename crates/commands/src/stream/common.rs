@@ -19,13 +19,13 @@ pub(crate) trait StreamAccess<'a> {
     /// Finds the stream under `key` for reading, and counts a keyspace hit or miss.
     fn read_stream(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
-    /// The stream at `place`, as returned by `find_stream` or `read_stream`.
+    /// The stream at `place`, as returned by [`StreamAccess::find_stream`] or [`StreamAccess::read_stream`].
     fn stream_at(&self, key: &Key<'_>, place: EntryRef) -> Cow<'_, Stream>;
 
-    /// Borrows the stream and the reply at the same time.
+    /// Returns the stream together with the reply, so that both can be borrowed at the same time.
     fn stream_and_reply(&mut self, key: &Key<'_>, place: EntryRef) -> (Cow<'_, Stream>, &mut Writer<'a>);
 
-    /// Edits the stream at `place`. Returns its new place and the closure's result.
+    /// Edits the stream at `place`. Returns the place of the edited stream and the result of the closure.
     fn edit_stream<R>(
         &mut self,
         key: &Key<'_>,
@@ -36,10 +36,11 @@ pub(crate) trait StreamAccess<'a> {
     /// Creates an empty stream under `key`.
     fn create_stream(&mut self, key: &Key<'_>) -> EntryRef;
 
-    /// Drops parts of a stream, in the background if they are large.
+    /// Drops parts of a stream. Large parts are dropped in the background.
     fn free_stream_parts(&self, gone: Stream);
 
-    /// Creates a consumer in an existing group, if it is missing, and replicates that. Returns whether it was created.
+    /// Creates a consumer in an existing group if it is missing, and replicates the creation. Returns whether the
+    /// consumer was created.
     fn create_consumer(
         &mut self,
         key: &Key<'_>,
@@ -48,7 +49,8 @@ pub(crate) trait StreamAccess<'a> {
         consumer: &[u8],
     ) -> (EntryRef, bool);
 
-    /// Like `create_consumer`, and also updates the time at which the consumer was last seen.
+    /// Creates a consumer like [`StreamAccess::create_consumer`], and updates the time at which the consumer was last
+    /// seen.
     fn touch_consumer(&mut self, key: &Key<'_>, place: EntryRef, group: &[u8], consumer: &[u8]) -> EntryRef;
 
     fn report_new_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]);
@@ -161,7 +163,7 @@ impl<'a> StreamAccess<'a> for Context<'a> {
     }
 }
 
-/// The group's shared copy of the consumer's name.
+/// The consumer's name as shared by the group, so that the name is stored only once.
 pub(super) fn consumer_name(group: &Group, consumer: &[u8]) -> Arc<[u8]> {
     group.name_of(consumer).unwrap_or_else(|| consumer.into())
 }
@@ -201,7 +203,7 @@ pub(super) fn reply_fields(reply: &mut Writer<'_>, entry: &StreamEntry<'_>) {
     });
 }
 
-/// Replies with up to `count` entries, or all if it is 0.
+/// Replies with up to `count` entries, or with all entries if `count` is 0.
 pub(super) fn reply_entries<'e>(
     reply: &mut Writer<'_>,
     entries: impl Iterator<Item = StreamEntry<'e>>,

@@ -9,7 +9,7 @@ const INVALID_ID: CommandError =
 /// Maximum length of an id's text.
 const MAX_TEXT_LEN: usize = 127;
 
-/// Formats an id.
+/// Formats an id as `milliseconds-sequence`.
 pub(super) fn format_id(id: StreamId) -> SmallVec<[u8; 48]> {
     let (mut text, mut digits) = (SmallVec::new(), itoa::Buffer::new());
     text.extend_from_slice(digits.format(id.millis).as_bytes());
@@ -28,7 +28,7 @@ fn parse_number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Parses `milliseconds-sequence`; without a sequence, `missing` is used.
+/// Parses `milliseconds-sequence`. If the sequence is absent, it is `missing`.
 fn parse(word: &[u8], missing: u64) -> Option<StreamId> {
     if word.len() > MAX_TEXT_LEN {
         return None;
@@ -39,12 +39,12 @@ fn parse(word: &[u8], missing: u64) -> Option<StreamId> {
     Some(StreamId { millis, sequence })
 }
 
-/// Parses an id; a missing sequence is 0.
+/// Parses an id. If the sequence is absent, it is 0.
 pub(super) fn parse_exact(word: &[u8]) -> Result<StreamId, CommandError> {
     parse(word, 0).ok_or(INVALID_ID)
 }
 
-/// Parses an id, or `-` and `+` for the lowest and the highest one.
+/// Parses an id, or `-` for the lowest and `+` for the highest id.
 pub(super) fn parse_any(word: &[u8]) -> Result<StreamId, CommandError> {
     match word {
         b"-" => Ok(StreamId::MIN),
@@ -53,14 +53,14 @@ pub(super) fn parse_any(word: &[u8]) -> Result<StreamId, CommandError> {
     }
 }
 
-/// The id argument of XADD.
+/// The id that an XADD requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestedId {
     /// `*`: generate the id from the clock.
     Next,
     /// `ms-*`: generate the sequence within this millisecond.
     NextIn(u64),
-    /// An explicit id.
+    /// The id is given in full.
     Explicit(StreamId),
 }
 

@@ -9,12 +9,12 @@ use smallvec::SmallVec;
 use super::common::StreamAccess;
 use super::id;
 
-/// The source of a message's idempotence id (iid).
+/// How a message receives its idempotence id (iid).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Idempotence<'a> {
-    /// IDMP: given by the producer.
+    /// IDMP: the producer gives the iid.
     Explicit { producer: &'a [u8], resolve_iid: &'a [u8] },
-    /// IDMPAUTO: computed from the fields.
+    /// IDMPAUTO: the iid is computed from the message's fields.
     Computed { producer: &'a [u8] },
 }
 
@@ -26,8 +26,8 @@ pub(super) struct Iid<'a> {
 }
 
 impl<'a> Idempotence<'a> {
-    /// Parses IDMP or IDMPAUTO at argument `index`. Returns the index of the next argument, or `None` if another word
-    /// is there.
+    /// Parses IDMP or IDMPAUTO at argument `index`. Returns the index of the next argument, or `None` if argument
+    /// `index` is another word.
     pub(super) fn parse_option(
         read: &mut Option<Self>,
         context: &Context<'a>,
@@ -87,7 +87,7 @@ impl Iid<'_> {
         &self.text
     }
 
-    /// Finds the entry that the producer added for this message.
+    /// Finds the entry that the producer has already added for this message.
     pub(super) fn find_duplicate(
         &self,
         context: &mut Context<'_>,

@@ -19,9 +19,9 @@ const POLL_MILLIS: i64 = 100;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClaimedEntry {
     id: StreamId,
-    /// Idle time before the claim, in milliseconds.
+    /// Idle time of the entry before the claim, in milliseconds.
     idle: i64,
-    /// Delivery count before the claim.
+    /// Number of deliveries of the entry before the claim.
     count: u64,
 }
 
@@ -54,20 +54,20 @@ pub(super) fn parse_min_idle(context: &Context<'_>, index: usize) -> Result<i64,
 
 /// The time at which the next entry of the group may become claimable.
 pub(super) fn next_claimable_at(group: &Group, min_idle: i64, now: Millis) -> Millis {
-    // An entry delivered after this moment becomes claimable no earlier than this.
+    // An entry that is delivered from now on becomes claimable no earlier than `latest`.
     let latest = now.0.saturating_add(min_idle.max(POLL_MILLIS));
     let longest = group.pending_by_time().next();
     let due = longest.map_or(latest, |(delivered, _)| delivered.0.saturating_add(min_idle));
     Millis(due.clamp(now.0.saturating_add(1), latest))
 }
 
-/// Up to `most` entries that have been pending for at least `min_idle`, the longest pending first.
+/// Returns up to `most` entries that have been pending for at least `min_idle` milliseconds, the longest pending first.
 fn claimable_entries(group: &Group, now: Millis, (min_idle, most): (i64, usize)) -> Vec<(Millis, StreamId)> {
     let is_overdue = |(delivered, _): &(Millis, StreamId)| now.0.saturating_sub(delivered.0) >= min_idle;
     group.pending_by_time().take_while(is_overdue).take(most).collect()
 }
 
-/// Transfers overdue entries to a consumer and replicates that.
+/// Transfers entries that were pending for too long to a consumer, and replicates the transfer.
 pub(super) fn claim_idle_entries(
     context: &mut Context<'_>,
     key: &Key<'_>,

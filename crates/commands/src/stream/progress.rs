@@ -1,9 +1,9 @@
 //! Progress of a consumer group: its read counter and its lag.
 //!
-//! Neither is counted per entry. The stream has a counter of all entries ever added, and the group has its read counter
-//! as of the last time it was known; deletions in between make it unknown. Entries that were trimmed before the group
-//! read them do not count as lag: XINFO GROUPS documents the lag as the number of entries in the stream that are still
-//! to be delivered. Redis 8 replies this way (Valkey 9.1 counts the trimmed entries).
+//! Neither number is counted per entry. The stream counts all entries ever added, and the group stores its read counter
+//! as of the last time when the counter was known; deletions make it unknown. Entries that were trimmed before the
+//! group read them do not count as lag: XINFO GROUPS documents the lag as the number of entries in the stream that are
+//! still to be delivered. Redis 8 replies this way (Valkey 9.1 counts the trimmed entries).
 
 use std::cmp::Ordering;
 
@@ -15,7 +15,7 @@ fn has_gaps(stream: &Stream, from: StreamId) -> bool {
     head.len > 0 && head.max_deleted != StreamId::MIN && from <= head.max_deleted
 }
 
-/// The number of entries added up to this id, or `None` if it is unknown.
+/// The number of entries added up to and including `id`, or `None` if it is unknown.
 pub(super) fn entries_added_up_to(stream: &Stream, id: StreamId) -> Option<u64> {
     let head = stream.head();
     if head.added == 0 {
@@ -29,7 +29,7 @@ pub(super) fn entries_added_up_to(stream: &Stream, id: StreamId) -> Option<u64> 
     }
     match id.cmp(&head.last) {
         Ordering::Equal => return Some(head.added),
-        // An id in the future: the number of entries before it is unknown.
+        // The id is in the future, so the number of entries before it is unknown.
         Ordering::Greater => return None,
         Ordering::Less => {}
     }

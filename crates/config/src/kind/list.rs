@@ -43,7 +43,7 @@ impl ValueKind for WordList {
 #[derive(Debug)]
 pub(crate) struct ShutdownOptionSet;
 
-/// Accepts SHUTDOWN options.
+/// Accepts the options of SHUTDOWN that a signal may imply.
 pub(crate) const fn shutdown_options() -> ShutdownOptionSet {
     ShutdownOptionSet
 }
@@ -64,7 +64,7 @@ impl ValueKind for ShutdownOptionSet {
         if words.contains(&ShutdownWord::Save) && words.contains(&ShutdownWord::NoSave) {
             return Err("shutdown options SAVE and NOSAVE can't be used simultaneously".to_owned());
         }
-        // Normalize: no duplicates, in the order of the table.
+        // Normalize the options: drop duplicates and sort by the order of the table.
         let all = ShutdownWord::WORDS.iter().map(|(_, word)| *word);
         let options = all.filter(|word| *word != ShutdownWord::Default && words.contains(word));
         let options: Arc<[ShutdownWord]> = options.collect();
@@ -88,7 +88,7 @@ impl ValueKind for ShutdownOptionSet {
     }
 }
 
-/// Percentiles from 0 to 100.
+/// A list of percentiles from 0 to 100.
 #[derive(Debug)]
 pub(crate) struct PercentileList;
 
@@ -127,11 +127,11 @@ impl ValueKind for PercentileList {
     }
 }
 
-/// OOM score adjustments for a master, a replica and a child process that saves.
+/// OOM score adjustments for a master, for a replica, and for a child process that saves.
 #[derive(Debug)]
 pub(crate) struct OomAdjustments;
 
-/// Accepts three adjustments: master, replica, saving process.
+/// Accepts three adjustments, in the order master, replica, saving process.
 pub(crate) const fn oom_adjustments() -> OomAdjustments {
     OomAdjustments
 }
@@ -162,12 +162,12 @@ impl ValueKind for OomAdjustments {
     }
 }
 
-/// The address of the master that `replicaof` names.
+/// The address of the master that this server replicates (`replicaof`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterAddress {
-    /// Host name or IP address.
+    /// Host name or IP address of the master.
     pub host: String,
-    /// TCP port.
+    /// TCP port of the master, 1 to 65535.
     pub port: u16,
 }
 
@@ -204,7 +204,7 @@ impl ValueKind for OptionalMaster {
     }
 
     fn config_lines(&self, value: &Option<MasterAddress>) -> Vec<String> {
-        // Without a master there is no line: `replicaof` without arguments would be invalid.
+        // Without a master, write no line, because `replicaof` without arguments would be invalid.
         value.iter().map(|MasterAddress { host, port }| format!("{host} {port}")).collect()
     }
 
@@ -214,19 +214,19 @@ impl ValueKind for OptionalMaster {
     }
 }
 
-/// A condition for an automatic snapshot: a time and a number of changes.
+/// A condition for an automatic snapshot: save if the interval has passed and enough changes were made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SavePoint {
-    /// Time since the last snapshot.
+    /// Minimum time since the last snapshot.
     pub interval: Duration,
-    /// Minimum number of changes.
+    /// Minimum number of changes since the last snapshot.
     pub changes: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct SavePointList;
 
-/// Accepts pairs of seconds and changes.
+/// Accepts pairs of an interval in seconds and a number of changes.
 pub(crate) const fn save_points() -> SavePointList {
     SavePointList
 }
@@ -268,25 +268,25 @@ impl ValueKind for SavePointList {
     }
 }
 
-/// Output buffer limits of a client class.
+/// Output buffer limits of one class of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OutputLimit {
     /// Hard limit in bytes, which disconnects at once; 0 means none.
     pub hard: usize,
     /// Soft limit in bytes, which disconnects after [`OutputLimit::soft_duration`]; 0 means none.
     pub soft: usize,
-    /// How long the soft limit may be exceeded.
+    /// Time for which a client may exceed the soft limit.
     pub soft_duration: Duration,
 }
 
 /// The output buffer limits of all client classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OutputLimits {
-    /// Ordinary clients.
+    /// Limits of ordinary clients.
     pub normal: OutputLimit,
-    /// Replica connections.
+    /// Limits of connections to replicas.
     pub replica: OutputLimit,
-    /// Pub/Sub subscribers.
+    /// Limits of Pub/Sub subscribers.
     pub pubsub: OutputLimit,
 }
 
@@ -307,7 +307,7 @@ impl OutputLimits {
     }
 }
 
-/// Limits per client class.
+/// Output buffer limits for some or all client classes.
 #[derive(Debug)]
 pub(crate) struct OutputLimitList;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{ValueKind, single_argument};
 
-/// An integer type of parameter values.
+/// An integer type that a parameter's value can have.
 pub(crate) trait Numeric: Copy + PartialEq + std::fmt::Debug + Send + Sync + 'static {
     /// The minimum and maximum that parameters of this type accept.
     const RANGE: (i64, i64);
@@ -42,16 +42,16 @@ numeric! {
     i64: i64::MIN, i64::MAX;
 }
 
-/// The notation of a number.
+/// How a number is written in the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NumberFormat {
-    /// Decimal digits only.
+    /// Only decimal digits, with an optional sign.
     Decimal,
-    /// Bytes with an optional unit (`64mb`).
+    /// A number of bytes with an optional unit (`64mb`).
     Bytes,
 }
 
-/// A number in an inclusive range.
+/// A number that must lie in an inclusive range.
 #[derive(Debug)]
 pub(crate) struct BoundedNumber<T> {
     min: i64,
@@ -85,7 +85,7 @@ impl<T: Numeric> ValueKind for BoundedNumber<T> {
         let number = match self.format {
             NumberFormat::Decimal => parse_integer(word)?,
             NumberFormat::Bytes => parse_optional_memory(word)
-                // Parameters that allow negative values also accept them, without a unit.
+                // Parameters that allow negative values also accept a negative number without a unit.
                 .or_else(|| resp::parse_i64(word.as_bytes()).filter(|_| self.min < 0))
                 .ok_or(NOT_A_SIZE_ERROR)?,
         };
@@ -106,7 +106,7 @@ impl<T: Numeric> ValueKind for BoundedNumber<T> {
     }
 }
 
-/// A number that is clamped to a range.
+/// A number that is clamped to a range instead of being refused.
 #[derive(Debug)]
 pub(crate) struct ClampedNumber {
     min: u32,
@@ -136,11 +136,11 @@ impl ValueKind for ClampedNumber {
     }
 }
 
-/// A number of bytes with a lower clamp.
+/// A number of bytes that is raised to a minimum instead of being refused.
 #[derive(Debug)]
 pub(crate) struct MinBytes(i64);
 
-/// Accepts a number of bytes and raises it to at least this value.
+/// Accepts a number of bytes, and raises it to `min` if it is lower.
 pub(crate) const fn min_bytes(min: i64) -> MinBytes {
     assert!(0 < min, "a number of bytes is not negative");
     MinBytes(min)
@@ -164,7 +164,7 @@ impl ValueKind for MinBytes {
     }
 }
 
-/// A number of bytes in the full 64-bit range.
+/// A number of bytes that may use the full 64-bit range.
 #[derive(Debug)]
 pub(crate) struct UnboundedBytes;
 
@@ -192,7 +192,7 @@ impl ValueKind for UnboundedBytes {
     }
 }
 
-/// A duration in whole units.
+/// A duration that is configured as a whole number of seconds or milliseconds.
 #[derive(Debug)]
 pub(crate) struct UnitDuration {
     min: i64,
@@ -206,13 +206,13 @@ enum TimeUnit {
     Millis,
 }
 
-/// Accepts a duration in seconds.
+/// Accepts a duration as a whole number of seconds, in this inclusive range.
 pub(crate) const fn seconds(min: i64, max: i64) -> UnitDuration {
     assert!(0 <= min && min <= max, "a time is not negative");
     UnitDuration { min, max, unit: TimeUnit::Seconds }
 }
 
-/// Accepts a duration in milliseconds.
+/// Accepts a duration as a whole number of milliseconds, in this inclusive range.
 pub(crate) const fn millis(min: i64, max: i64) -> UnitDuration {
     assert!(0 <= min && min <= max, "a time is not negative");
     UnitDuration { min, max, unit: TimeUnit::Millis }
@@ -246,11 +246,11 @@ impl ValueKind for UnitDuration {
     }
 }
 
-/// File permission bits in octal notation.
+/// File permission bits that are written in octal.
 #[derive(Debug)]
 pub(crate) struct FileMode;
 
-/// Accepts file permission bits in octal notation.
+/// Accepts file permission bits in octal, such as `755`.
 pub(crate) const fn file_mode() -> FileMode {
     FileMode
 }
@@ -275,11 +275,11 @@ impl ValueKind for FileMode {
     }
 }
 
-/// A port, where 0 means disabled.
+/// A TCP port, where 0 disables the listener.
 #[derive(Debug)]
 pub(crate) struct OptionalPort;
 
-/// Accepts a port; 0 means disabled.
+/// Accepts a TCP port, or 0 to disable the listener.
 pub(crate) const fn optional_port() -> OptionalPort {
     OptionalPort
 }
@@ -313,7 +313,7 @@ pub enum MemoryShare {
 }
 
 impl MemoryShare {
-    /// Converts to bytes; `total` is `maxmemory`.
+    /// Converts the share to bytes. `total` is `maxmemory` in bytes.
     #[must_use]
     pub fn to_bytes(self, total: usize) -> usize {
         match self {
@@ -323,11 +323,11 @@ impl MemoryShare {
     }
 }
 
-/// A memory size, absolute or relative to `maxmemory`.
+/// An absolute memory size, or a percentage of `maxmemory`.
 #[derive(Debug)]
 pub(crate) struct MemoryShareKind;
 
-/// Accepts bytes, or a percentage of `maxmemory` (`5%`).
+/// Accepts a number of bytes, or a percentage of `maxmemory` (`5%`).
 pub(crate) const fn memory_share() -> MemoryShareKind {
     MemoryShareKind
 }
@@ -396,7 +396,7 @@ fn parse_wide_memory(word: &str) -> Option<u64> {
     lower[..digits].parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// Like [`memory`], but empty text is zero.
+/// Like [`parse_memory`], but an empty text is zero.
 fn parse_optional_memory(word: &str) -> Option<i64> {
     if word.is_empty() { Some(0) } else { parse_memory(word) }
 }

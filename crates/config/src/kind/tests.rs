@@ -5,14 +5,14 @@ const MAX: i64 = i64::MAX;
 const INVALID_SHUTDOWN_OPTION: &str =
     "argument(s) must be one of the following: default, save, nosave, now, force, safe, failover";
 
-/// Checks the formatted value, or the error, for each input.
+/// Parses each input and compares the formatted value, or the error, with the expected text.
 fn check_kind<K: ValueKind>(kind: &K, before: Option<&K::Value>, table: &[(&str, Result<&str, &str>)]) {
     for (text, expected) in table {
         let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
         let parsed = kind.parse(&words, before);
         let shown = parsed.as_ref().map(|value| kind.format(value)).map_err(String::clone);
         assert_eq!(shown.as_deref().map_err(String::as_str), *expected, "{text}");
-        // Check the round trip through CONFIG GET's format and through configuration lines.
+        // The value must be the same after a round trip through CONFIG GET's format and through configuration lines.
         if let Ok(value) = parsed {
             assert_eq!(kind.parse(&[kind.format(&value)], before).as_ref(), Ok(&value), "{text}");
             let mut read = before.cloned();

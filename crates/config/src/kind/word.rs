@@ -1,4 +1,4 @@
-//! Single-word values.
+//! Value types of parameters with a single word.
 
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -37,11 +37,11 @@ impl ValueKind for YesNo {
     }
 }
 
-/// A value of an enum.
+/// A value that is written as one of the words of the enum `C`.
 #[derive(Debug)]
 pub(crate) struct EnumWord<C>(PhantomData<fn() -> C>);
 
-/// Accepts the words of an enum.
+/// Accepts the words of the enum `C`, case-insensitively.
 pub(crate) const fn enum_word<C: Choice>() -> EnumWord<C> {
     EnumWord(PhantomData)
 }
@@ -63,7 +63,7 @@ impl<C: Choice> ValueKind for EnumWord<C> {
     }
 }
 
-/// Parses a word of an enum.
+/// Looks up a word of an enum. The error lists all valid words.
 pub(super) fn parse_choice<C: Choice>(word: &str) -> Result<C, String> {
     C::parse(word).ok_or_else(|| invalid_choice_error(C::WORDS.iter().map(|(word, _)| *word)))
 }
@@ -72,11 +72,11 @@ pub(super) fn invalid_choice_error<'a>(words: impl Iterator<Item = &'a str>) -> 
     format!("argument(s) must be one of the following: {}", words.collect::<Vec<_>>().join(", "))
 }
 
-/// One of several words without an enum type, since no code depends on the value.
+/// One of several words. There is no enum type for them, because no code depends on the value.
 #[derive(Debug)]
 pub(crate) struct OneOf(&'static [&'static str]);
 
-/// Accepts one of these words.
+/// Accepts one of the given words.
 pub(crate) const fn one_of(words: &'static [&'static str]) -> OneOf {
     OneOf(words)
 }
@@ -100,13 +100,13 @@ impl ValueKind for OneOf {
     }
 }
 
-/// Text with a validation.
+/// Text that is validated before it is accepted.
 #[derive(Debug)]
 pub(crate) struct CheckedText {
     check: fn(&str) -> Result<(), &'static str>,
-    /// The error for empty text, if it is not allowed.
+    /// The error for an empty text, or `None` if the text may be empty.
     empty_error: Option<&'static str>,
-    /// Normalizes the text after validation.
+    /// Converts a valid text to its normal form.
     normalize: fn(&str) -> Text,
     #[cfg(test)]
     description: &'static str,
@@ -129,7 +129,7 @@ pub(crate) const fn text() -> CheckedText {
     CheckedText::new(|_| Ok(()), "string")
 }
 
-/// Accepts a path. `refusal` is the error for an empty one.
+/// Accepts a path that is not empty. `refusal` is the error for an empty path.
 pub(crate) const fn path(refusal: &'static str) -> CheckedText {
     CheckedText { empty_error: Some(refusal), ..text() }
 }
@@ -162,7 +162,7 @@ fn reject_path(word: &str, error: &'static str) -> Result<(), &'static str> {
 /// Maximum length of a host name on the cluster bus.
 const MAX_HOSTNAME_LEN: usize = 255;
 
-/// Accepts a DNS host name, or nothing.
+/// Accepts a DNS host name, or an empty text for none.
 pub(crate) const fn hostname() -> CheckedText {
     let check = |word: &str| {
         if word.len() > MAX_HOSTNAME_LEN {
@@ -181,7 +181,8 @@ fn is_safe_in_nodes_conf(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/:".contains(&byte))
 }
 
-/// Accepts a human-readable node name, or nothing. In `nodes.conf` it is delimited by spaces, commas and equals signs.
+/// Accepts a human-readable node name, or an empty text for none. In `nodes.conf` the name is delimited by spaces,
+/// commas and equals signs.
 pub(crate) const fn node_name() -> CheckedText {
     let check = |word: &str| {
         if word.len() > MAX_HOSTNAME_LEN {
@@ -195,7 +196,8 @@ pub(crate) const fn node_name() -> CheckedText {
     CheckedText::new(check, "name")
 }
 
-/// Accepts an availability zone. Nodes gossip it and store it in `nodes.conf` between commas.
+/// Accepts the name of an availability zone, or an empty text for none. Nodes gossip the zone and store it in
+/// `nodes.conf` between commas.
 pub(crate) const fn availability_zone() -> CheckedText {
     let check = |word: &str| {
         if word.len() > MAX_HOSTNAME_LEN {
@@ -229,7 +231,8 @@ pub(crate) const fn process_title() -> CheckedText {
     CheckedText::new(check, "template with names in braces")
 }
 
-/// Checks a title template. A doubled brace is a literal one. A template that could expand to nothing is invalid.
+/// Checks a title template. A doubled brace stands for a literal brace. A template that could expand to an empty title
+/// is invalid.
 fn is_valid_title(template: &str) -> bool {
     let (mut rest, mut shows) = (template, false);
     while let Some((text, after)) = rest.split_once('{') {
@@ -247,7 +250,7 @@ fn is_valid_title(template: &str) -> bool {
     shows || !rest.trim().is_empty()
 }
 
-/// Accepts the letters of keyspace event classes.
+/// Accepts the letters of keyspace event classes (`notify-keyspace-events`).
 pub(crate) const fn event_letters() -> CheckedText {
     let check = |letters: &str| {
         let known = |letter| letter == 'A' || ALL_EVENTS.contains(letter) || OTHER_EVENTS.contains(letter);
@@ -259,11 +262,12 @@ pub(crate) const fn event_letters() -> CheckedText {
     CheckedText { normalize: normalize_events, ..CheckedText::new(check, "letters of event classes") }
 }
 
-/// The event classes included in `A`, and below those that are not, each in the order of CONFIG GET.
+/// The event classes that `A` includes. The next constant lists those that `A` does not include. Both are in the order
+/// of CONFIG GET.
 const ALL_EVENTS: &str = "g$lshzxetd";
 const OTHER_EVENTS: &str = "nKEm";
 
-/// Normalizes event letters to the shortest form.
+/// Normalizes event letters to the shortest equivalent form.
 fn normalize_events(letters: &str) -> Text {
     let all = letters.contains('A') || ALL_EVENTS.chars().all(|letter| letters.contains(letter));
     let mut shown = if all { "A".to_owned() } else { String::new() };
@@ -294,11 +298,11 @@ impl ValueKind for CheckedText {
     }
 }
 
-/// Text, where the empty word means unset.
+/// Text, where an empty text means that the parameter is unset.
 #[derive(Debug)]
 pub(crate) struct OptionalText;
 
-/// Accepts any word; the empty one means unset.
+/// Accepts any text; an empty text means that the parameter is unset.
 pub(crate) const fn optional_text() -> OptionalText {
     OptionalText
 }
@@ -329,12 +333,12 @@ pub(crate) struct OptionalAddress<A> {
     address_type: PhantomData<fn() -> A>,
 }
 
-/// Accepts an IPv4 address, or nothing.
+/// Accepts an IPv4 address, or an empty text for none.
 pub(crate) const fn ipv4() -> OptionalAddress<Ipv4Addr> {
     OptionalAddress { check: |_| Ok(()), invalid_error: "Invalid IPv4 address", address_type: PhantomData }
 }
 
-/// Accepts an IPv6 address, or nothing.
+/// Accepts an IPv6 address, or an empty text for none.
 pub(crate) const fn ipv6() -> OptionalAddress<Ipv6Addr> {
     OptionalAddress { check: |_| Ok(()), invalid_error: "Invalid IPv6 address", address_type: PhantomData }
 }
@@ -342,7 +346,7 @@ pub(crate) const fn ipv6() -> OptionalAddress<Ipv6Addr> {
 /// Maximum length of an address on the cluster bus.
 const MAX_ADDRESS_LEN: usize = 45;
 
-/// Accepts an IPv4 or IPv6 address, or nothing. It is stored in `nodes.conf`.
+/// Accepts an IPv4 or IPv6 address, or an empty text for none. The node stores the address in `nodes.conf`.
 pub(crate) const fn announced_address() -> OptionalAddress<IpAddr> {
     let check = |word: &str| {
         if word.len() > MAX_ADDRESS_LEN {

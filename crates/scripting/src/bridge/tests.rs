@@ -73,7 +73,7 @@ fn random_reply(draw: &mut dyn FnMut(usize) -> usize, depth: usize) -> (Vec<u8>,
             let wire = format!("={}\r\ntxt:{text}\r\n", text.len() + 4);
             (wire.into(), format!("verbatim(txt,{text})"))
         }
-        // No nil elements, which would end a list in Lua.
+        // Lists must not contain nil, because a nil ends a list in Lua.
         9 => {
             let items: Vec<_> = (0..draw(4)).map(|_| random_reply(draw, depth + 1)).collect();
             let wire: Vec<u8> = items.iter().flat_map(|(wire, _)| wire.clone()).collect();
@@ -168,8 +168,8 @@ fn call_raises_and_pcall_returns_errors() {
     assert_eq!(given, Ok(Value::Bulk(b"ERR BROKEN".to_vec())));
 }
 
-/// A script that the server stops ends even if it catches errors, and a panic of the server propagates through Lua. The
-/// next script finds a clean state.
+/// A script that the server stops ends even if the script catches errors, and a panic of the server propagates through
+/// Lua. In both cases the next script runs normally.
 #[test]
 fn stops_and_panics_leave_clean_state() {
     let mut interpreter = interpreter();

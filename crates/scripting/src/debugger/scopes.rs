@@ -8,10 +8,10 @@
 
 use std::collections::HashSet;
 
-/// The name of the debugger's function that the inserted calls use.
+/// The name under which the inserted calls find the debugger's function.
 pub(super) const SCOPE_HOOK: &str = "__ldb";
-/// Maximum number of reported variables of the innermost function, and of the enclosing ones. A Lua function can have
-/// at most 60 upvalues.
+/// Maximum number of reported variables of the innermost function, and of the enclosing functions together. A Lua
+/// function can have at most 60 upvalues.
 const MAX_OWN_VARIABLES: usize = 30;
 const MAX_OUTER_VARIABLES: usize = 20;
 /// Maximum nesting of statements and expressions; Lua's own limit is 200.
@@ -21,11 +21,11 @@ const MAX_DEPTH: usize = 180;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Instrumented {
     pub(super) text: Vec<u8>,
-    /// Lines that start with an inserted call.
+    /// Lines that begin with an inserted call.
     pub(super) scope_report_lines: HashSet<usize>,
 }
 
-/// The text is not valid Lua or exceeds a limit.
+/// The script is not valid Lua, or exceeds a limit of this parser or of Lua.
 #[derive(Debug)]
 pub(super) struct InvalidLua;
 
@@ -47,7 +47,7 @@ struct Token<'a> {
     text: &'a [u8],
     start: usize,
     line: usize,
-    /// Whether this is the first token of its line.
+    /// Whether the token is the first token of its line.
     is_first_of_line: bool,
 }
 
@@ -58,7 +58,7 @@ const KEYWORDS: [&str; 21] = [
 const BINARY: [&str; 15] =
     ["+", "-", "*", "/", "^", "%", "..", "<", "<=", ">", ">=", "==", "~=", "and", "or"];
 
-/// Instruments a script. Its first line may be cut, as after a shebang.
+/// Instruments a script. The shebang may already be cut off from the first line.
 pub(super) fn instrument(text: &[u8]) -> ParseResult<Instrumented> {
     let tokens = tokens(text)?;
     let mut parser = Parser {
@@ -84,7 +84,7 @@ pub(super) fn instrument(text: &[u8]) -> ParseResult<Instrumented> {
     Ok(Instrumented { text: changed, scope_report_lines: parser.scope_report_lines })
 }
 
-/// The end of a long bracket (`[[...]]`, `[=[...]=]` and so on) that starts at `start`, if one does.
+/// If a long bracket (`[[...]]`, `[=[...]=]` and so on) starts at `start`, returns its end.
 fn long_bracket(text: &[u8], start: usize) -> Option<ParseResult<usize>> {
     let level = text[start + 1..].iter().take_while(|byte| **byte == b'=').count();
     if text.get(start + 1 + level) != Some(&b'[') {
@@ -97,7 +97,7 @@ fn long_bracket(text: &[u8], start: usize) -> Option<ParseResult<usize>> {
     Some(end.map(|end| body + end + close.len()).ok_or(InvalidLua))
 }
 
-/// The end of a quoted string.
+/// Returns the end of the quoted string that starts at `start`.
 fn quoted(text: &[u8], start: usize) -> ParseResult<usize> {
     let mut at = start + 1;
     loop {
@@ -110,7 +110,7 @@ fn quoted(text: &[u8], start: usize) -> ParseResult<usize> {
     }
 }
 
-/// The end of a comment that starts at `start`.
+/// Returns the end of the comment that starts at `start`.
 fn comment(text: &[u8], start: usize) -> ParseResult<usize> {
     if text.get(start + 2) == Some(&b'[')
         && let Some(end) = long_bracket(text, start + 2)
@@ -387,7 +387,7 @@ impl<'a> Parser<'a> {
             self.expressions()?;
         }
         self.own_variables().extend(names);
-        // Insert after the statement: its last token is the previous one.
+        // The call is inserted after the statement, whose last token is the previous token.
         let last = self.tokens[self.position - 1];
         self.insert_call(last.start + last.text.len());
         Ok(())

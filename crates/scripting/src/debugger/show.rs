@@ -11,7 +11,7 @@ use crate::number::format_g;
 /// Maximum nesting of printed tables.
 const MAX_DEPTH: usize = 10;
 
-/// The significant digits of a number.
+/// Number of significant digits of a printed number.
 const NUMBER_DIGITS: usize = 6;
 
 fn quoted(bytes: &[u8]) -> String {
@@ -35,7 +35,7 @@ fn quoted(bytes: &[u8]) -> String {
     text
 }
 
-/// Formats a Lua value; strings stand without quotes.
+/// Formats a Lua value for the debugger. Strings are printed without quotes.
 pub(super) fn format_value(value: &Value) -> Vec<u8> {
     let mut text = Vec::new();
     append_value(&mut text, value, 0);
@@ -57,7 +57,8 @@ fn append_value(text: &mut Vec<u8>, value: &Value, depth: usize) {
     }
 }
 
-/// Returns the table behind a proxy that the prelude froze, like that of `redis`; otherwise the table itself.
+/// Returns the table behind a proxy that the prelude created to freeze a table such as `redis`. Returns any other table
+/// itself.
 fn behind_proxy(table: &Table) -> Table {
     let real = || {
         let metatable = table.metatable().filter(|_| table.is_empty())?;
@@ -89,8 +90,8 @@ fn is_list(table: &Table) -> bool {
     (1..).zip(keys).all(|(number, key)| key.as_i64() == Some(number) || key.as_f64() == Some(number as f64))
 }
 
-/// The reply of Valkey to a request that no command ran for, and its word for the script: the script gets only the
-/// word.
+/// Formats Valkey's reply to a request that was refused before execution, such as an unknown command. Returns the reply
+/// to show and the error text that the script receives.
 pub(super) fn format_unknown_command<'r>(
     request: Args<'_>,
     reply: &'r [u8],
@@ -111,7 +112,7 @@ pub(super) fn format_unknown_command<'r>(
     Some((format!("-ERR {reply}\r\n"), error))
 }
 
-/// A reply on the wire.
+/// Formats a reply in wire format for the debugger.
 pub(super) fn format_reply(wire: &[u8]) -> Vec<u8> {
     let mut text = String::new();
     if append_reply(&mut text, wire, 0).is_none() {

@@ -13,7 +13,7 @@ use mlua::{IntoLua, Lua, MultiValue, Table, Value};
 
 use super::{Arguments, FunctionLimits, LibraryError, LibraryResult, argument_error, function};
 
-/// The treatment of numbers that JSON cannot represent.
+/// What the encoder and decoder do with numbers that JSON cannot represent, such as NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InvalidNumbers {
     Reject,
@@ -50,7 +50,7 @@ impl Default for JsonOptions {
     }
 }
 
-/// The settings, shared with the library's functions that change them.
+/// JSON settings, shared with the functions of `cjson` that change them.
 pub(crate) type SharedOptions = Rc<RefCell<JsonOptions>>;
 
 /// Argument `index` as an integer within bounds, if it is given.

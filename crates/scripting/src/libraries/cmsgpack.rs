@@ -282,7 +282,7 @@ impl<'a> Reader<'a> {
 struct UnpackRange {
     limit: f64,
     offset: f64,
-    /// Whether the result includes the offset of the next value.
+    /// Whether the result includes the offset of the next value in the input.
     returns_offset: bool,
 }
 

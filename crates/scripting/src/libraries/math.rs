@@ -15,7 +15,7 @@ pub(super) fn library(lua: &Lua, random: &Rc<Random>) -> mlua::Result<Table> {
         "random",
         function(lua, move |_, args| -> LibraryResult<f64> {
             let chance = state.next_f64();
-            // Converted like a C int: values that do not fit are truncated to the low 32 bits.
+            // Redis converts the arguments to a C int, so values that do not fit are truncated to the low 32 bits.
             let integer = |index| args.number(index, "random").map(|number| to_integer(number) as i32);
             let empty = |index| argument_error(index, "random", "interval is empty");
             match args.len() {

@@ -11,9 +11,9 @@ use crate::number::format_g;
 
 /// Maximum number of captures in a pattern, as in Lua.
 const MAX_CAPTURES: usize = 32;
-/// Maximum number of nested open choices. Lua 5.2 and later also have 200.
+/// Maximum number of nested choices that are still open. Lua 5.2 and later have the same limit.
 const MAX_DEPTH: usize = 200;
-/// Steps between two checks for a stop: some milliseconds.
+/// Number of steps between two checks whether the script must stop; they take some milliseconds.
 const STEPS: u32 = 1_000_000;
 
 /// The length of a capture.
@@ -21,7 +21,7 @@ const STEPS: u32 = 1_000_000;
 enum CaptureLength {
     /// The capture is not closed yet.
     Open,
-    /// A position capture: `()`.
+    /// The capture is a position capture (`()`), which has no length.
     Position,
     Closed(usize),
 }
@@ -253,7 +253,7 @@ impl<'a> Matcher<'a> {
         Ok(found)
     }
 
-    /// `%bxy`: a balanced range.
+    /// Matches `%bxy`, a range in which `x` and `y` are balanced. Returns the end of the range.
     fn match_balanced(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
         let (Some(first), Some(last)) = (self.pattern_byte(place), self.pattern_byte(place + 1)) else {
             return Err("unbalanced pattern".into());
@@ -276,7 +276,8 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    /// `%f[set]`: a frontier. Returns the next pattern position if the text at `from` is a transition into the set.
+    /// Matches `%f[set]`, a frontier. Returns the next pattern position if the text at `from` is a transition into the
+    /// set.
     fn match_frontier(&self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
         if self.pattern_byte(place) != Some(b'[') {
             return Err("missing '[' after '%f' in pattern".into());
@@ -288,7 +289,7 @@ impl<'a> Matcher<'a> {
         Ok(crosses.then_some(end))
     }
 
-    /// `%1`: a back reference.
+    /// Matches `%1` to `%9`, a back reference to a capture. Returns the end of the match.
     fn match_back_reference(&self, from: usize, digit: u8) -> LibraryResult<Option<usize>> {
         let level = usize::from(digit).checked_sub(usize::from(b'1'));
         let captured = level.and_then(|level| self.captures.get(level).copied());
@@ -343,7 +344,7 @@ fn start_index(init: f64, length: usize) -> usize {
     (init.max(0.0) as usize).min(length)
 }
 
-/// The text and the pattern of a call.
+/// The text and the pattern that a script passed to a pattern function.
 struct PatternArguments {
     text: LuaString,
     pattern: LuaString,

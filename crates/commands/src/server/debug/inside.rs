@@ -89,8 +89,8 @@ pub(super) fn htstats_key(context: &mut Context<'_>) -> Result<(), CommandError>
     Ok(())
 }
 
-/// DEBUG SDSLEN key. Key and string share one entry without spare capacity or an allocation of its own; values outside
-/// of pages report their allocation.
+/// DEBUG SDSLEN key. A key and its string share one entry without spare capacity and without an allocation of their
+/// own. A value stored outside of pages reports its allocation.
 pub(super) fn sdslen(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
     let place = super::find_including_expired(context, &key)?;

@@ -80,7 +80,7 @@ pub(super) fn debug_leak(context: &mut Context<'_>) -> Result<(), CommandError> 
     reply_ok_without_effect(context)
 }
 
-/// Number of random pattern and text pairs.
+/// Number of random pairs of a pattern and a text to match.
 const PATTERN_ROUNDS: u64 = 100_000;
 
 /// DEBUG STRINGMATCH-TEST: fuzzes the glob matcher for crashes and excessive run time.
@@ -88,7 +88,7 @@ pub(super) fn stringmatch_test(context: &mut Context<'_>) -> Result<(), CommandE
     const PATTERN_LETTERS: &[u8] = b"*?[]^-\\ab\0\xff";
     let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ context.now.0 as u64;
     let mut next = |most: usize| {
-        // Knuth's linear congruential generator; its quality does not matter here.
+        // The numbers come from Knuth's linear congruential generator; their quality does not matter here.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % most
     };

@@ -53,7 +53,7 @@ impl Token<'_> {
 struct Parser<'a> {
     text: &'a [u8],
     position: usize,
-    /// Position of the last token, or of the error in it.
+    /// Position of the last token in the text, or of the error in that token.
     start: usize,
     depth: usize,
     settings: &'a JsonOptions,
@@ -301,7 +301,7 @@ fn text_value<'a>(lua: &Lua, text: Cow<'a, [u8]>) -> LibraryResult<DecodedValue<
     Ok(Either::Right(Either::Right(Value::String(text))))
 }
 
-/// Whether this is a number in strict JSON.
+/// Whether `digits` is a number in strict JSON syntax.
 fn is_strict(digits: &[u8]) -> bool {
     match digits {
         [b'0', next, ..] => !matches!(next, b'0'..=b'9' | b'x' | b'X'),
@@ -342,7 +342,8 @@ fn parse_decimal(digits: &[u8]) -> (usize, f64) {
     (len, text.trim_end_matches('.').parse().unwrap_or(0.0))
 }
 
-/// Decodes `u` and four hex digits, or a surrogate pair of two escapes. Returns the character and the length.
+/// Decodes `u` and four hex digits, or two such escapes that form a surrogate pair. Returns the character and the
+/// number of bytes read.
 fn code_point(rest: &[u8]) -> Option<(char, usize)> {
     let unit = |at: usize| {
         let digits = rest.get(at..at + 4)?;
