@@ -25,19 +25,18 @@ use crate::error::{CommandError, quote};
 use crate::keys::KeyFlags;
 use crate::session::Session;
 
-/// A denied access.
+/// Why an access was denied, in the form that ACL LOG records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessDenied {
     /// The kind of permission that the user lacks.
     pub denial: Denial,
-    /// The command, key, channel or database.
+    /// The name of the command, key, channel or database to which access was denied.
     pub object: Vec<u8>,
-    /// The user's name.
     pub user: Vec<u8>,
 }
 
 impl AccessDenied {
-    /// Describes the missing permission.
+    /// Names the missing permission in the words of Redis's error texts.
     fn describe(&self) -> Cow<'static, str> {
         match self.denial {
             Denial::Command => {
@@ -56,7 +55,6 @@ impl AccessDenied {
         CommandError::Text(format!("NOPERM {}", self.describe()).into())
     }
 
-    /// Returns the error for a call of a script.
     pub(crate) fn error_in_script(&self) -> CommandError {
         CommandError::Text(format!("ERR ACL failure in script: {}", self.describe()).into())
     }
@@ -86,7 +84,7 @@ impl AccessDenied {
     }
 }
 
-/// The database of a request, and the number of databases.
+/// The database in which a request runs, and how many databases the server has.
 #[derive(Clone, Copy)]
 struct InDatabase {
     db: u16,
@@ -104,7 +102,7 @@ fn acl_request<'a>(entry: &RegisteredCommand, args: Args<'a>, within: InDatabase
     };
     let words = 1 + usize::from(entry.full_name.contains('|'));
     let mut request = AclRequest {
-        // Every client may authenticate.
+        // Clients may call AUTH and HELLO whatever their permissions are.
         command: (!command.flags.contains(Flags::NO_AUTH)).then_some(CommandId(entry.index)),
         first_argument: args.get(words),
         channels: range
@@ -124,7 +122,6 @@ fn acl_request<'a>(entry: &RegisteredCommand, args: Args<'a>, within: InDatabase
     request
 }
 
-/// Returns the databases that a request accesses.
 fn accessed_databases(entry: &RegisteredCommand, args: Args<'_>, within: InDatabase) -> AccessedDatabases {
     let command = entry.command;
     if command.flags.contains(Flags::ALL_DBS) {
@@ -146,7 +143,7 @@ fn accessed_databases(entry: &RegisteredCommand, args: Args<'_>, within: InDatab
     AccessedDatabases::Some(own.into_iter().chain(named).map(u32::from).collect())
 }
 
-/// Resolves requests for the ACL commands, by a server's or sentinel's command set.
+/// Resolves the request named in ACL DRYRUN against the commands of this server or sentinel.
 struct CommandSetResolver<'a> {
     registry: &'a Registry,
     database: InDatabase,
@@ -177,7 +174,6 @@ impl Engine {
         if session.is_unrestricted() { Ok(()) } else { self.look_up(session, entry, args) }
     }
 
-    /// Returns the database in which a request of this session runs.
     fn database_of_next_request(&self, session: &Session) -> InDatabase {
         InDatabase { db: session.db_of_next(), databases: self.keyspace.databases() }
     }
@@ -225,7 +221,7 @@ impl Engine {
     /// Checks a client's own request like [`Engine::permits`], and logs a denial.
     ///
     /// # Errors
-    /// NOPERM.
+    /// The NOPERM error for the client.
     pub fn check_access(
         &self,
         session: &Session,
@@ -253,11 +249,11 @@ impl Context<'_> {
         session.is_unrestricted() || session.user().is_none_or(may)
     }
 
-    /// Runs the subcommands of ACL that only need the users and the log. Returns the clients whose permissions changed
-    /// ([`Engine::await_revoked`]).
+    /// Runs the subcommands of ACL that only need the users and the log. Returns the clients whose permissions changed;
+    /// the caller waits for them with [`Engine::await_revoked`].
     ///
     /// # Errors
-    /// The error reply.
+    /// The error for the client, such as a syntax error or an unknown user.
     pub fn answer_acl(&mut self) -> Result<Vec<Arc<Client>>, CommandError> {
         let Self { engine, session, args, reply, now, .. } = self;
         let user = session.client().user.lock().clone();

@@ -26,19 +26,22 @@ const LARGE_ALLOCATION: u64 = 1 << 20;
 /// The memory limit and the accounted usage.
 #[derive(Debug)]
 pub struct Budget {
-    /// `usize::MAX` means unlimited.
+    /// The limit in bytes; `usize::MAX` means unlimited.
     limit: AtomicUsize,
-    /// Bytes allocated from the general allocator, as far as reported.
+    /// Estimate of the bytes allocated from the general allocator: the last reading plus the threads' reports since
+    /// then.
     heap_bytes: AtomicI64,
-    /// Number of readings of the allocator's total; earlier reports of threads are included in the last one.
+    /// Number of times the allocator's total was read. A thread compares it with the count at its last report, to see
+    /// whether a reading already includes its allocations.
     readings: AtomicU32,
-    /// Held while the allocator's total is read, and during large reports.
+    /// Held while the allocator's total is read and while a thread reports a large allocation.
     reading_lock: Mutex<()>,
     /// Whether `maxmemory-clients` is set.
     clients_limited: AtomicBool,
     /// Whether memory is checked before each command, because either limit is set.
     is_checked_per_command: AtomicBool,
-    /// Since when usage exceeds the limit (on the workers' clock), and the total of earlier periods, in nanoseconds.
+    /// Time since which usage exceeds the limit, in nanoseconds of the workers' clock; 0 while usage is within the
+    /// limit.
     over_limit_since: AtomicU64,
     millis_over_before: AtomicU64,
 }
@@ -46,7 +49,7 @@ pub struct Budget {
 /// Callbacks that read the general allocator's statistics.
 #[derive(Debug, Clone, Copy)]
 pub struct AllocatorStats {
-    /// Returns the calling thread's totals.
+    /// Returns how much the calling thread has allocated and freed since its start.
     pub thread_totals: fn() -> ThreadAllocations,
     /// Returns the bytes currently allocated by all threads.
     pub total_bytes: fn() -> usize,
@@ -55,9 +58,9 @@ pub struct AllocatorStats {
 /// A thread's allocation totals since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ThreadAllocations {
-    /// Allocated bytes.
+    /// Number of bytes that the thread has allocated.
     pub allocated: u64,
-    /// Freed bytes, including memory allocated by other threads.
+    /// Number of bytes that the thread has freed, including memory allocated by other threads.
     pub freed: u64,
 }
 
@@ -147,7 +150,7 @@ impl Budget {
     }
 
     fn read_total(&self, of_all: fn() -> usize, _measuring: &MutexGuard<'_, ()>) -> usize {
-        // Reports made meanwhile are part of the reading, or small.
+        // Threads may report while the total is read. Such reports are part of the total, or small.
         let before = self.heap_bytes.load(Ordering::Relaxed);
         let heap = of_all();
         self.heap_bytes.fetch_add(heap as i64 - before, Ordering::Relaxed);
@@ -165,7 +168,7 @@ impl Budget {
         if told.reading == measured && told.last_report != now {
             self.heap_bytes.fetch_add(now.growth_since(told.last_report), Ordering::Relaxed);
         }
-        // Otherwise it is already part of the last reading.
+        // After a newer reading, the allocations since the last report are already part of the total.
         (told.reading, told.last_report) = (measured, now);
     }
 
@@ -242,7 +245,6 @@ mod tests {
 
     thread_local! {
         static THREAD_TOTALS: Cell<ThreadAllocations> = const { Cell::new(ThreadAllocations { allocated: 0, freed: 0 }) };
-        /// Bytes allocated by other threads.
         static OTHER_THREADS_BYTES: Cell<usize> = const { Cell::new(0) };
     }
 
@@ -297,14 +299,14 @@ mod tests {
         assert_eq!(heap_bytes(&budget), 510, "what the thread took is part of it");
     }
 
-    /// The thread allocates or frees after the total was read, but before the reading is stored.
+    /// A thread may allocate or free memory after the total was read, but before the total is stored.
     #[test]
     fn large_allocations_during_measuring_are_counted() {
         const VALUE_BYTES: u64 = 20 << 20;
         let changes: [fn() -> usize; 3] = [
             || (total_bytes(), allocate(VALUE_BYTES)).0,
             || (total_bytes(), free(VALUE_BYTES)).0,
-            // The previous request's buffer was freed and the next one's not allocated yet.
+            // At this moment the buffer of the previous request is freed and the next one is not allocated yet.
             || {
                 free(VALUE_BYTES);
                 (total_bytes(), allocate(VALUE_BYTES)).0

@@ -2,8 +2,8 @@
 //!
 //! A connection's thread owns its [`crate::Session`]; state shared with other threads is in its [`Client`], mostly as
 //! atomics. The session publishes its state there at the end of each batch ([`crate::Dispatcher::run`]). To act on
-//! another connection, a thread sets a flag and wakes its task; the shell then checks [`Client::is_killed`] and
-//! [`Client::take_unblock`].
+//! another connection, a thread sets a flag and wakes the connection's task, which then checks [`Client::is_killed`]
+//! and [`Client::take_unblock`].
 
 mod inbox;
 mod memory;
@@ -36,39 +36,39 @@ bitflags! {
     /// Kind and state of a connection; CLIENT LIST shows each flag as a letter.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ClientFlags: u32 {
-        /// A replica of this server.
+        /// The connection is a replica of this server.
         const REPLICA = 1;
-        /// The master of this server.
+        /// The connection is the link to this server's master.
         const MASTER = 1 << 1;
-        /// Subscribed to channels.
+        /// The client has subscriptions.
         const PUBSUB = 1 << 2;
-        /// In a transaction (MULTI).
+        /// The client is in a transaction (after MULTI).
         const MULTI = 1 << 3;
-        /// Blocked in a blocking command.
+        /// The client waits in a blocking command such as BLPOP.
         const BLOCKED = 1 << 4;
-        /// A watched key has changed.
+        /// A watched key has changed, so EXEC will fail.
         const DIRTY = 1 << 5;
-        /// Closed once its reply is sent.
+        /// The connection is closed once its reply has been sent.
         const CLOSE_AFTER_REPLY = 1 << 6;
-        /// Connected over a unix socket.
+        /// The client is connected over a unix socket.
         const UNIX_SOCKET = 1 << 7;
-        /// Reads from a replica (READONLY).
+        /// The client has sent READONLY, so that it may read from a replica.
         const READONLY = 1 << 8;
-        /// Excluded from client eviction.
+        /// The client is excluded from client eviction (CLIENT NO-EVICT).
         const NO_EVICT = 1 << 9;
         /// The client's reads do not update the keys' LRU or LFU data.
         const NO_TOUCH = 1 << 10;
-        /// Runs MONITOR.
+        /// The client runs MONITOR.
         const MONITOR = 1 << 11;
-        /// Receives invalidations of keys that it may have cached.
+        /// The client receives invalidations of keys that it may have cached (CLIENT TRACKING).
         const TRACKING = 1 << 12;
-        /// The client that receives its invalidations has disconnected.
+        /// The client that should receive this client's invalidations (REDIRECT) has disconnected.
         const BROKEN_REDIRECT = 1 << 13;
-        /// Receives invalidations by key prefix.
+        /// The client receives invalidations by key prefix (CLIENT TRACKING BCAST).
         const BROADCAST = 1 << 14;
-        /// Imports data from another server (CLIENT IMPORT-SOURCE).
+        /// The client imports data from another server (CLIENT IMPORT-SOURCE).
         const IMPORT_SOURCE = 1 << 15;
-        /// Would be closed if it were not protected (DEBUG PROTECT-CLIENT).
+        /// The connection would be closed if it were not protected (DEBUG PROTECT-CLIENT).
         const CLOSE_ASAP = 1 << 16;
     }
 }
@@ -103,18 +103,18 @@ const FLAG_LETTERS: &[(ClientFlags, char)] = &[
 /// Kinds of connections in CLIENT LIST and CLIENT KILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientKind {
-    /// An ordinary client.
+    /// A client of no other kind.
     Normal,
-    /// A replica of this server.
+    /// A replica that receives this server's replication stream.
     Replica,
-    /// The master of this server.
+    /// The link to the master of this server.
     Master,
-    /// A client with subscriptions.
+    /// A client that is subscribed to channels or patterns.
     PubSub,
 }
 
 impl ClientKind {
-    /// Parses the argument of `TYPE`.
+    /// Parses the argument of `CLIENT LIST TYPE`; `None` if it names no kind.
     pub fn parse(name: &[u8]) -> Option<Self> {
         let kinds = [
             ("normal", Self::Normal),
@@ -132,24 +132,24 @@ impl ClientKind {
 /// Names that a client sets for itself and its library.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientNames {
-    /// CLIENT SETNAME
+    /// The name set by CLIENT SETNAME; empty if unset.
     pub name: Vec<u8>,
-    /// CLIENT SETINFO LIB-NAME
+    /// The client library's name, set by CLIENT SETINFO LIB-NAME; empty if unset.
     pub library: Vec<u8>,
-    /// CLIENT SETINFO LIB-VER
+    /// The client library's version, set by CLIENT SETINFO LIB-VER; empty if unset.
     pub version: Vec<u8>,
 }
 
-/// The endpoints of a connection, set by the shell when it accepts the connection.
+/// The endpoints of a connection, known when the connection is accepted.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionInfo {
     /// The peer's address: `ip:port`, or `path:0` of a unix socket.
     pub address: String,
-    /// The local address in the format of CLIENT LIST.
+    /// The server's side of the connection, in the format of CLIENT LIST.
     pub local_address: String,
-    /// File descriptor of the socket.
+    /// File descriptor of the socket, which CLIENT LIST shows.
     pub descriptor: i32,
-    /// Whether this is a unix socket.
+    /// Whether the client is connected over a unix socket.
     pub unix_socket: bool,
     /// The transport between client and node, such as TCP or TLS.
     pub transport: ClientTransport,
@@ -163,8 +163,8 @@ pub type WakeCallback = Box<dyn Fn() + Send + Sync>;
 /// Size of a client's reply buffer in Redis, in bytes.
 const REPLY_BUFFER: usize = 16 << 10;
 
-/// Not in a blocking command. The states of [`Client::unblock`] share one byte with the values of [`UnblockReason`],
-/// which follow.
+/// State of [`Client::unblock`] for a client that is not in a blocking command. The other states of the same byte are
+/// the values of [`UnblockReason`].
 const NOT_BLOCKED: u8 = 0;
 const BLOCKED: u8 = 1;
 
@@ -172,9 +172,9 @@ const BLOCKED: u8 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum UnblockReason {
-    /// The timeout expired, or CLIENT UNBLOCK asked for a timeout.
+    /// The timeout expired, or CLIENT UNBLOCK was called with TIMEOUT.
     Timeout = 2,
-    /// CLIENT UNBLOCK with an error.
+    /// CLIENT UNBLOCK was called with ERROR.
     Error,
     /// This node became a replica: the client gets an error and is disconnected.
     RoleChanged,
@@ -204,21 +204,19 @@ pub(crate) enum ForcedClose {
     OutputLimit = 1,
     /// All clients together exceed `maxmemory-clients`.
     Evicted = 2,
-    /// It may have written to a history that has ended.
+    /// This node was demoted, and the client may have written data that the new master does not have.
     HistoryEnded = 3,
 }
 
-/// The shared state of a connection.
+/// The state of a connection that other threads may access.
 pub struct Client {
-    /// Unique for the lifetime of the server.
+    /// Unique id, never reused while the server runs.
     pub id: u64,
-    /// The connection's endpoints.
     pub connection: ConnectionInfo,
-    /// Time of the connection.
+    /// Time at which the connection was accepted.
     pub connected_at: Millis,
-    /// The names set by CLIENT SETNAME and CLIENT SETINFO.
     pub names: Mutex<ClientNames>,
-    /// Name of the authenticated user.
+    /// Name of the authenticated user, or of the default user.
     pub user: Mutex<Vec<u8>>,
     pub(crate) flags: AtomicU32,
     pub(crate) db: AtomicU16,
@@ -228,7 +226,6 @@ pub struct Client {
     pub(crate) channels: AtomicU32,
     pub(crate) patterns: AtomicU32,
     pub(crate) shard_channels: AtomicU32,
-    /// Number of watched keys.
     pub(crate) watched_keys: AtomicU32,
     /// Subscriptions and queued messages; `None` if the client never subscribed.
     pub(crate) inbox: Mutex<Option<Box<Inbox>>>,
@@ -236,27 +233,28 @@ pub struct Client {
     forced_close: AtomicU8,
     /// The tracking mode, if CLIENT TRACKING is on.
     pub tracking: Mutex<Option<Tracking>>,
-    /// Number of the last command, or `usize::MAX` before the first.
+    /// Index of the last command in the command table, or `usize::MAX` before the first command.
     pub(crate) last_command: AtomicUsize,
     pub(crate) last_active: AtomicI64,
-    /// Bytes read but not yet run; maintained by the shell.
+    /// Bytes that were read but not run yet; updated by the connection's task.
     pub input_bytes: AtomicUsize,
-    /// Unused input buffer space plus the parser state of an incomplete request, in bytes; maintained by the shell.
+    /// Unused input buffer space plus the parser state of an incomplete request, in bytes; updated by the connection's
+    /// task.
     pub spare_input_bytes: AtomicUsize,
-    /// Worker time spent on this client in nanoseconds; written by the shell on one thread.
+    /// Worker time spent on this client in nanoseconds; only the connection's own worker writes it.
     worker_nanos: AtomicU64,
     /// The value of `worker_nanos` at the last [`Client::take_worker_nanos`].
     reported_worker_nanos: AtomicU64,
     /// Memory used by watched keys and subscriptions, in bytes.
     pub(crate) watched_bytes: AtomicUsize,
     pub(crate) subscription_bytes: AtomicUsize,
-    /// Memory used by pending output, in bytes; maintained by the shell.
+    /// Memory used by pending output, in bytes; updated by the connection's task.
     pub output_bytes: AtomicUsize,
-    /// Bytes of pending output; maintained by the shell.
+    /// Bytes of pending output; updated by the connection's task.
     pub unsent_bytes: AtomicUsize,
     pub(crate) memory_share: MemoryShare,
-    /// Since when pending output exceeds the soft limit, in milliseconds of the wall clock, or 0; maintained by the
-    /// shell.
+    /// Time since which pending output exceeds the soft limit, in milliseconds of the wall clock; 0 while it does not.
+    /// Updated by the connection's task.
     pub over_soft_limit: AtomicI64,
     /// Memory used by queued commands (MULTI), in bytes.
     pub(crate) queued_bytes: AtomicUsize,
@@ -339,13 +337,13 @@ impl Client {
         }
     }
 
-    /// Returns the kind and state flags.
+    /// Returns the flags that CLIENT LIST shows as letters.
     #[must_use]
     pub fn flags(&self) -> ClientFlags {
         ClientFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
     }
 
-    /// Returns the kind of the connection.
+    /// Returns the kind that CLIENT LIST TYPE filters by, derived from the flags.
     #[must_use]
     pub fn kind(&self) -> ClientKind {
         let flags = self.flags();
@@ -370,17 +368,17 @@ impl Client {
         self.knows_redirect.load(Ordering::Relaxed)
     }
 
-    /// Returns the selected database.
+    /// Returns the database selected when the client's last batch ended.
     pub fn database(&self) -> u16 {
         self.db.load(Ordering::Relaxed)
     }
 
-    /// Adds received bytes.
+    /// Adds received bytes to `tot-net-in` of CLIENT LIST.
     pub fn count_input(&self, bytes: usize) {
         add(&self.net_input, bytes as u64);
     }
 
-    /// Adds sent bytes.
+    /// Adds sent bytes to `tot-net-out` of CLIENT LIST.
     pub fn count_output(&self, bytes: usize) {
         add(&self.net_output, bytes as u64);
     }
@@ -402,7 +400,7 @@ impl Client {
         self.queued_bytes.load(Ordering::Relaxed)
     }
 
-    /// Adds worker time spent on this client.
+    /// Adds worker time in nanoseconds; called only by the connection's own worker.
     #[inline]
     pub fn count_worker_nanos(&self, nanos: u64) {
         add(&self.worker_nanos, nanos);
@@ -447,7 +445,7 @@ impl Client {
         self.set_flag(ClientFlags::PUBSUB, channels + patterns > 0);
     }
 
-    /// Wakes the connection's task.
+    /// Wakes the connection's task so that it checks the flags in this struct.
     pub fn wake(&self) {
         (self.wake)();
     }
@@ -462,7 +460,7 @@ impl Client {
         self.wake();
     }
 
-    /// Defers the end of the connection for ever (DEBUG PROTECT-CLIENT).
+    /// Keeps the client connected even if it is killed (DEBUG PROTECT-CLIENT).
     pub fn protect(&self) {
         self.protected.store(true, Ordering::Release);
     }
@@ -485,7 +483,7 @@ impl Client {
 
     /// Closes the connection without sending its pending output.
     pub(crate) fn force_close(&self, why: ForcedClose) {
-        // The first reason wins.
+        // Keep the first reason if the client is closed for several.
         let _ = self.forced_close.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Relaxed);
         self.kill();
     }
@@ -502,7 +500,7 @@ impl Client {
         self.forced_close.load(Ordering::Acquire) == ForcedClose::Evicted as u8
     }
 
-    /// Returns whether pending output is discarded.
+    /// Returns whether pending output is discarded because the client was closed by force.
     #[must_use]
     pub fn discards_output(&self) -> bool {
         self.forced_close.load(Ordering::Acquire) != 0
@@ -514,13 +512,13 @@ impl Client {
         resp::charged_bytes(self.unsent_bytes.load(Ordering::Relaxed), memory)
     }
 
-    /// Returns whether the connection is to be closed.
+    /// Returns whether the connection must close, by CLIENT KILL or for another reason.
     #[must_use]
     pub fn is_killed(&self) -> bool {
         self.killed.load(Ordering::Acquire)
     }
 
-    /// Marks the client as blocked or not blocked.
+    /// Sets whether the client is in a blocking command that other threads may unblock.
     pub fn set_blocked(&self, blocked: bool) {
         self.set_flag(ClientFlags::BLOCKED, blocked);
         self.blocked.store(if blocked { BLOCKED } else { NOT_BLOCKED }, Ordering::Release);
@@ -692,14 +690,14 @@ impl Clients {
         client
     }
 
-    /// Sets whether CLIENT LIST shows all pending output as reply list, for present and later clients.
+    /// Sets whether CLIENT LIST shows all pending output as reply list, for connected clients and for new ones.
     pub fn use_reply_lists(&self, on: bool) {
         let by_id = self.by_id.write();
         self.use_reply_lists.store(on, Ordering::Relaxed);
         by_id.values().for_each(|client| client.uses_reply_list.store(on, Ordering::Relaxed));
     }
 
-    /// Removes a connection.
+    /// Removes a connection and its memory from all sums.
     pub fn disconnect(&self, id: u64) {
         let gone = self.by_id.write().remove(&id);
         if let Some(client) = gone {
@@ -719,7 +717,7 @@ impl Clients {
         self.by_id.read().values().filter(|client| !client.is_killed()).cloned().collect()
     }
 
-    /// Returns the number of connections.
+    /// Returns the number of connections, including killed ones that are still closing.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_id.read().len()

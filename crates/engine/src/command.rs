@@ -40,106 +40,107 @@ bitflags! {
     /// Command flags, as in COMMAND INFO.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Flags: u32 {
-        /// May modify data.
+        /// The command may modify data.
         const WRITE = 1;
-        /// Reads data.
+        /// The command reads data.
         const READONLY = 1 << 1;
-        /// Refused while memory use exceeds `maxmemory`.
+        /// The command is refused while memory use exceeds `maxmemory`.
         const DENYOOM = 1 << 2;
-        /// Administrative command.
+        /// The command is administrative.
         const ADMIN = 1 << 3;
-        /// Pub/sub command.
+        /// The command concerns pub/sub.
         const PUBSUB = 1 << 4;
-        /// Not allowed in scripts.
+        /// The command is not allowed in scripts.
         const NOSCRIPT = 1 << 5;
-        /// May block the client.
+        /// The command may block the client.
         const BLOCKING = 1 << 6;
-        /// Allowed while the data set is being loaded.
+        /// The command is allowed while the data set is being loaded.
         const LOADING = 1 << 7;
-        /// Allowed on a replica that has lost its master and must not serve stale data.
+        /// The command is allowed on a replica that has lost its master and must not serve stale data.
         const STALE = 1 << 8;
-        /// Not shown by MONITOR.
+        /// The command is not shown by MONITOR.
         const SKIP_MONITOR = 1 << 9;
-        /// Excluded from the slow log and the command log.
+        /// The command is excluded from the slow log and the command log.
         const SKIP_COMMANDLOG = 1 << 10;
-        /// Implies ASKING.
+        /// The command implies ASKING.
         const ASKING = 1 << 11;
-        /// Takes constant or logarithmic time.
+        /// The command takes constant or logarithmic time.
         const FAST = 1 << 12;
-        /// Allowed before authentication.
+        /// The command is allowed before authentication.
         const NO_AUTH = 1 << 13;
-        /// May be replicated even though it changes no key.
+        /// The command may be replicated even though it changes no key.
         const MAY_REPLICATE = 1 << 14;
-        /// May be called without keys.
+        /// The command may be called without keys.
         const NO_MANDATORY_KEYS = 1 << 15;
-        /// Must be enabled in the configuration.
+        /// The command must be enabled in the configuration.
         const PROTECTED = 1 << 16;
-        /// Not allowed during asynchronous loading.
+        /// The command is not allowed during asynchronous loading.
         const NO_ASYNC_LOADING = 1 << 17;
-        /// Not allowed in a transaction.
+        /// The command is not allowed in a transaction.
         const NO_MULTI = 1 << 18;
-        /// Allowed while a script blocks the server.
+        /// The command is allowed while a script blocks the server.
         const ALLOW_BUSY = 1 << 19;
-        /// Accesses keys that its arguments do not name.
+        /// The command accesses keys that its arguments do not name.
         const TOUCHES_ARBITRARY_KEYS = 1 << 20;
-        /// Accesses all databases.
+        /// The command accesses all databases.
         const ALL_DBS = 1 << 21;
-        /// Runs immediately after MULTI instead of being queued.
+        /// The command runs immediately after MULTI instead of being queued.
         const NOT_QUEUED = 1 << 22;
-        /// Takes time linear in its arguments at most, like [`Flags::FAST`], but is not flagged so in Redis.
+        /// The command takes time linear in its arguments at most, like [`Flags::FAST`], but is not flagged so in
+        /// Redis.
         const LINEAR_IN_ARGS = 1 << 23;
-        /// Also available in a sentinel.
+        /// The command is also available in a sentinel.
         const SENTINEL = 1 << 24;
-        /// Allowed to RESP2 clients with subscriptions.
+        /// The command is allowed to RESP2 clients with subscriptions.
         const WHILE_SUBSCRIBED = 1 << 25;
-        /// Sent by masters to replicas although it changes no data.
+        /// Masters send the command to replicas although it changes no data.
         const MASTER_TO_REPLICA = 1 << 26;
     }
 }
 
-/// Command groups of the documentation.
+/// Command groups, by which the documentation is ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// Keys of any type.
+    /// Commands for keys of any type.
     Generic,
-    /// Strings.
+    /// String commands.
     String,
-    /// Hashes.
+    /// Hash commands.
     Hash,
-    /// Lists.
+    /// List commands.
     List,
-    /// Sets.
+    /// Set commands.
     Set,
-    /// Sorted sets.
+    /// Sorted set commands.
     SortedSet,
-    /// Streams.
+    /// Stream commands.
     Stream,
-    /// Bit operations on strings.
+    /// Commands for bit operations on strings.
     Bitmap,
-    /// HyperLogLog cardinality sketches.
+    /// Commands for HyperLogLog cardinality sketches.
     Hyperloglog,
-    /// Geospatial indexes.
+    /// Commands for geospatial indexes.
     Geo,
-    /// Scripts and functions.
+    /// Commands for scripts and functions.
     Scripting,
-    /// Connection management.
+    /// Commands that manage the client's connection.
     Connection,
-    /// Server management.
+    /// Commands that manage the server.
     Server,
-    /// Cluster management.
+    /// Commands that manage the cluster.
     Cluster,
-    /// Replication.
+    /// Replication commands.
     Replication,
-    /// MULTI, EXEC and WATCH.
+    /// Transaction commands: MULTI, EXEC, WATCH and others.
     Transactions,
-    /// Pub/sub channels.
+    /// Pub/sub commands.
     Pubsub,
-    /// Sentinel management.
+    /// Commands of a sentinel.
     Sentinel,
 }
 
 impl Group {
-    /// Returns the group's name in COMMAND DOCS.
+    /// Returns the group's name as COMMAND DOCS shows it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -164,7 +165,7 @@ impl Group {
     }
 }
 
-/// A handler: reads arguments from the context and writes one reply, or fails without changes.
+/// A handler reads arguments from the context and writes one reply, or fails without changes.
 pub(crate) type Handler = fn(&mut Context<'_>) -> Result<(), CommandError>;
 
 /// A handler that may also block the client.
@@ -176,51 +177,51 @@ pub(crate) type ScriptHandler = fn(&mut Context<'_>) -> Result<ScriptCall, Comma
 /// The component that runs a command.
 #[derive(Debug, Clone, Copy)]
 pub enum CommandRunner {
-    /// The engine, under locks of the slots of the declared keys.
+    /// The engine runs the command under locks of the slots of the declared keys.
     Engine(Handler),
-    /// The engine, like `Engine`, and the command may block ([`Flags::BLOCKING`]) or move to another worker.
+    /// The engine runs the command, which may block ([`Flags::BLOCKING`]) or move to another worker.
     MayBlock(BlockingHandler),
-    /// The engine, as a script that runs other commands.
+    /// The engine runs the command as a script that calls other commands.
     Script(ScriptHandler),
-    /// The shell, immediately: the command needs files or process state.
+    /// The server process runs the command immediately, because the command needs files or process state.
     Shell(ShellCommand),
-    /// The client's connection: the command waits for more than keys.
+    /// The client's connection runs the command, which waits for more than keys.
     Node(NodeCommand),
-    /// The engine, by running the client's queued commands.
+    /// The engine runs the client's queued commands.
     Exec,
-    /// Nothing: only the subcommands can run.
+    /// The command cannot run itself, only its subcommands can.
     Container,
 }
 
 /// Which slots a command locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockScope {
-    /// The slots of its keys, locked before it runs.
+    /// The slots of the command's keys, locked before it runs.
     Keys,
-    /// Any slots, one at a time, each locked only while it is visited. Keys of such a command are only used for
+    /// Any slots, one at a time, each locked only while it is visited. The keys of such a command are only used for
     /// routing.
     EachSlot,
-    /// All slots, locked before it runs.
+    /// All slots, locked before the command runs.
     AllSlots,
-    /// The slots of its keys, and of further keys that match patterns while it runs.
+    /// The slots of the command's keys, and of further keys that match patterns while it runs.
     Patterns,
-    /// The slot of its first argument, which is no key: this orders its log entry relative to commands of that slot.
-    /// Used without cluster mode, where such commands are logged.
+    /// The slot of the first argument, which is not a key. The lock orders the command's log entry relative to other
+    /// commands of that slot. Only used without cluster mode, where such commands are logged.
     FirstArgument,
-    /// The slot whose number is the second argument, whoever serves it; all slots in a transaction or script.
+    /// The slot whose number is the second argument, whichever node serves it; in a transaction or script, all slots.
     NamedSlot,
 }
 
 /// Which arguments are channel names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channels {
-    /// No argument.
+    /// No argument is a channel.
     None,
-    /// The first argument.
+    /// The first argument is a channel.
     First,
-    /// All arguments.
+    /// All arguments are channels.
     All,
-    /// All arguments, and they are patterns.
+    /// All arguments are patterns of channels.
     Patterns,
 }
 
@@ -237,18 +238,18 @@ pub enum Databases {
     Also(usize),
 }
 
-/// A command or subcommand.
+/// A row of the command table: a command or subcommand.
 #[derive(Debug, Clone, Copy)]
 pub struct Command {
-    /// Lower case; for a subcommand only its own word.
+    /// The name in lower case; for a subcommand only its own word.
     pub name: &'static str,
-    /// First Redis version with this command.
+    /// The first Redis version with this command.
     pub since: &'static str,
     /// One-line description for COMMAND DOCS.
     pub summary: &'static str,
-    /// Documentation group.
+    /// The command's group in the documentation.
     pub group: Group,
-    /// Number of words including the name; negative means at least `-arity`.
+    /// Number of words including the name; a negative arity means at least `-arity` words.
     pub arity: i8,
     /// The command's flags.
     pub flags: Flags,
@@ -267,17 +268,17 @@ pub struct Command {
     pub databases: Databases,
     /// Command tips for clients and proxies.
     pub tips: &'static [&'static str],
-    /// The component that runs it.
+    /// The component that runs the command.
     pub run: CommandRunner,
-    /// The slots that it locks.
+    /// The slots that the command locks.
     pub lock_scope: LockScope,
-    /// The subcommands of a container.
+    /// The subcommands, if the command is a container.
     pub subcommands: &'static [Command],
-    /// Returns the use of a key with [`KeyFlags::VARIABLE_FLAGS`].
+    /// Decides the use of a key with [`KeyFlags::VARIABLE_FLAGS`] by the arguments.
     key_use: Option<KeyUse>,
     /// Estimates the duration of a request, for commands that may be slow.
     pub(crate) estimate: Option<EstimateFn>,
-    /// Whether a long request releases its slot locks early.
+    /// Decides whether a long request releases its slot locks early.
     pub(crate) releases_locks: Option<fn(Args<'_>) -> bool>,
 }
 
@@ -393,35 +394,35 @@ impl Command {
         self
     }
 
-    /// Visits any slots, one at a time.
+    /// Declares that the command visits any slots, one at a time.
     #[must_use]
     pub const fn each_slot(mut self) -> Self {
         self.lock_scope = LockScope::EachSlot;
         self
     }
 
-    /// Orders the log entry by the slot of the first argument.
+    /// Declares that the log entry is ordered by the slot of the first argument.
     #[must_use]
     pub const fn first_argument(mut self) -> Self {
         self.lock_scope = LockScope::FirstArgument;
         self
     }
 
-    /// Locks the slot whose number is the second argument.
+    /// Declares that the command locks the slot whose number is the second argument.
     #[must_use]
     pub const fn named_slot(mut self) -> Self {
         self.lock_scope = LockScope::NamedSlot;
         self
     }
 
-    /// Locks all slots.
+    /// Declares that the command locks all slots.
     #[must_use]
     pub const fn all_slots(mut self) -> Self {
         self.lock_scope = LockScope::AllSlots;
         self
     }
 
-    /// Accesses keys that match patterns in its arguments.
+    /// Declares that the command accesses keys that match patterns in its arguments.
     #[must_use]
     pub const fn patterns(mut self) -> Self {
         self.lock_scope = LockScope::Patterns;
@@ -433,28 +434,28 @@ impl Command {
         self.lock_scope == LockScope::Patterns && args.iter().skip(2).any(|word| word.contains(&b'*'))
     }
 
-    /// Runs the client's queued commands.
+    /// Declares that the command runs the client's queued commands.
     #[must_use]
     pub const fn exec(mut self) -> Self {
         self.run = CommandRunner::Exec;
         self
     }
 
-    /// Run by the shell, immediately.
+    /// Declares that the server process runs the command, immediately.
     #[must_use]
     pub const fn shell(mut self, command: ShellCommand) -> Self {
         self.run = CommandRunner::Shell(command);
         self
     }
 
-    /// Run by the client's connection.
+    /// Declares that the client's connection runs the command.
     #[must_use]
     pub const fn node(mut self, command: NodeCommand) -> Self {
         self.run = CommandRunner::Node(command);
         self
     }
 
-    /// Sets a handler that may find that its command must run on another worker.
+    /// Sets a handler that may decide that its command must run on another worker.
     #[must_use]
     pub const fn may_offload(mut self, handler: BlockingHandler) -> Self {
         self.run = CommandRunner::MayBlock(handler);
@@ -497,8 +498,8 @@ impl Command {
         self
     }
 
-    /// Like [`Command::long`], for commands that then read [pinned](Context::pin) values: other commands need not queue
-    /// behind it for its slots.
+    /// Like [`Command::long`], for commands that then read [pinned](Context::pin) values, so that other commands need
+    /// not wait for the slots.
     #[must_use]
     pub const fn long_with_pinned_reads(self, estimate: EstimateFn) -> Self {
         self.long(estimate).releases_locks(|_| true)
@@ -543,7 +544,7 @@ impl Command {
         self.parse_keys.is_some()
     }
 
-    /// Returns the databases that a request names. Invalid ones are skipped, since the command will refuse them.
+    /// Returns the databases that a request names. Invalid numbers are skipped, since the command will refuse them.
     pub(crate) fn named_databases(&self, args: Args<'_>, databases: u16) -> SmallVec<[u16; 2]> {
         let number = |place: &usize| args.get(*place).and_then(resp::parse_i64);
         let named: SmallVec<[Option<i64>; 2]> = match self.databases {
@@ -566,14 +567,14 @@ impl Command {
         selected.then(|| self.named_databases(args, databases).first().copied()).flatten()
     }
 
-    /// Returns whether a request that runs in `db` moves or copies a key to another database. MOVE always counts, and so
-    /// does COPY to a database that is no number.
+    /// Returns whether a request that runs in `db` moves or copies a key to another database. MOVE always counts, and
+    /// so does COPY to a database whose number is malformed.
     pub(crate) fn crosses_databases(&self, args: Args<'_>, db: u16) -> bool {
         let crosses = |parse: ParseKeys| parse(args).names_other_database(db);
         matches!(self.databases, Databases::Also(_)) || self.parse_keys.is_some_and(crosses)
     }
 
-    /// Returns whether a request of this many words fits the arity.
+    /// Returns whether a request with this number of words fits the arity.
     #[must_use]
     pub fn accepts(&self, words: usize) -> bool {
         self.allowed_word_counts().contains(&words)

@@ -12,11 +12,11 @@ use resp::Args;
 
 use crate::clients::Client;
 
-/// Maximum number of arguments in an entry; the last one then says how many more there were, as in Redis.
+/// Maximum number of arguments in an entry. As in Redis, the last one then says how many more there were.
 const MAX_ARGS: usize = 32;
-/// Maximum number of bytes kept of each argument.
+/// Maximum number of bytes that an entry keeps of each argument.
 const MAX_ARG_LEN: usize = 128;
-/// Replaces secret arguments.
+/// Text that replaces secret arguments.
 const REDACTED: &[u8] = b"(redacted)";
 const DISABLED: u64 = u64::MAX;
 /// Configuration parameters with secret values.
@@ -64,7 +64,7 @@ pub struct CommandLog {
 
 #[derive(Debug, Default)]
 struct CommandLogState {
-    /// Newest first.
+    /// The entries, newest first.
     entries: VecDeque<CommandLogEntry>,
     next_id: u64,
 }
@@ -95,14 +95,14 @@ impl Default for CommandLog {
 }
 
 impl CommandLog {
-    /// Sets the threshold (entries are at least this large; negative disables the log) and the maximum number of
-    /// entries.
+    /// Sets the threshold and the maximum number of entries. Commands whose value is at least the threshold are logged;
+    /// a negative threshold disables the log.
     pub fn configure(&self, threshold: i64, max_len: usize) {
         self.threshold.store(u64::try_from(threshold).unwrap_or(DISABLED), Ordering::Relaxed);
         self.max_len.store(max_len, Ordering::Relaxed);
     }
 
-    /// Returns whether a command with this value reaches the threshold.
+    /// Returns whether the log is enabled and `measure` is at least its threshold.
     #[inline]
     pub(crate) fn reaches_threshold(&self, measure: u64) -> bool {
         measure >= self.threshold.load(Ordering::Relaxed)

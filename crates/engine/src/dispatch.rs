@@ -4,9 +4,9 @@
 //! prefetch each key's slot, its index bucket, its entry, and for large collections the element, so that the cache
 //! misses of a batch overlap. Then each request runs to completion under the locks of its slots.
 //!
-//! A slot that was locked for prefetching stays locked until its command has run, so it is locked only once and the
-//! lookups stay valid. A thread that has locked slots ahead must not wait for another lock, so these locks are released
-//! before anything waits and before a command that may be slow.
+//! A slot that was locked for prefetching stays locked until its command has run, so the slot is locked only once and
+//! the lookups stay valid. A thread that holds such locks must not wait for another lock, so it releases them before
+//! anything that waits and before a command that may be slow.
 
 mod admission;
 mod background;
@@ -45,7 +45,8 @@ pub use waiting::WaitEnd;
 
 /// Number of requests prefetched together: enough to hide memory latency, few enough for the first-level cache.
 const PREFETCH_BATCH: usize = 32;
-/// Above this many bytes of requests no slot stays locked ahead, since the requests before it take too long.
+/// If a batch has more bytes of requests than this, no slot stays locked between prefetching and execution: the earlier
+/// requests would hold the lock too long.
 const MAX_BYTES_LOCKED_AHEAD: usize = 64 << 10;
 
 /// Why [`Dispatcher::run`] returned.
@@ -53,12 +54,12 @@ const MAX_BYTES_LOCKED_AHEAD: usize = 64 << 10;
 pub enum DispatchStatus {
     /// All requests have run.
     Done,
-    /// The shell must run this request, then continue with the next.
+    /// The connection must run this request itself, then continue with the next.
     Node(NodeCommand),
     /// This request must wait until a pause ends.
     Paused,
-    /// This request has blocked its client. [`Dispatcher::end_wait`] must be called once it is served
-    /// ([`crate::Waiter::is_served`]) or its wait ends otherwise.
+    /// This request has blocked its client. [`Dispatcher::end_wait`] must be called once the request is served
+    /// ([`crate::Waiter::is_served`]) or its wait ends for another reason.
     Blocked,
     /// This request has not run and is slow: the connection moves to a background worker with it.
     SlowCommand,
@@ -122,7 +123,7 @@ impl PrefetchedRequest<'_> {
     }
 }
 
-/// Slots locked ahead, by index of the prefetched request.
+/// Slots that stay locked between prefetching and execution, by index of the prefetched request.
 type LockedAhead<'a> = SmallVec<[Option<PrefetchedSlot<'a>>; PREFETCH_BATCH]>;
 
 /// A command must start again with permission to lock undeclared slots ([`CommandOutcome::Restart`]).
@@ -132,7 +133,7 @@ struct MustRestart;
 struct ElementHint<'a> {
     key: Key<'a>,
     hash: u64,
-    /// Index of the request that holds the slot lock.
+    /// Index of the request that holds the lock of the value's slot.
     holder_index: usize,
 }
 
@@ -152,8 +153,9 @@ impl Commands {
 }
 
 impl Dispatcher<'_> {
-    /// Runs requests and appends their replies to `out`. Returns why it stopped, and the index of the request at which
-    /// it stopped (`Node`, `Paused`, `Blocked`, `SlowCommand`, `TimeSliceOver`) or of the next one.
+    /// Runs requests and appends their replies to `out`. Returns why it stopped, and an index: that of the request at
+    /// which it stopped (`Node`, `Paused`, `Blocked`, `SlowCommand`, `TimeSliceOver`), otherwise that of the next
+    /// request.
     pub fn run(
         self,
         worker: &mut Worker,
@@ -174,8 +176,8 @@ impl Dispatcher<'_> {
     }
 
     /// Runs a command again whose wait has ended without a reply ([`WaitEnd::RunsAgain`]), and appends its reply to
-    /// `out`. Until that returns another status than `Paused`, `SlowCommand` or `SlotsLocked`, no other request may
-    /// run.
+    /// `out`. While this returns `Paused`, `SlowCommand` or `SlotsLocked`, the command is not complete and no other
+    /// request of the client may run.
     pub fn retry(
         self,
         worker: &mut Worker,
@@ -207,7 +209,8 @@ impl Dispatcher<'_> {
     fn end_batch(self, session: &Session) {
         session.end_requests();
         if self.engine.budget.is_checked_per_command() {
-            // Before the reply is sent: this client may have freed memory for which others would be evicted.
+            // Count memory before the reply is sent: this client may have freed memory for which others would be
+            // evicted.
             self.engine.clients.update_memory(session.client());
         }
         self.engine.send_invalidations();
@@ -432,7 +435,7 @@ impl Engine {
         }
     }
 
-    /// Runs one request, or returns why it cannot run here. `plain` says that the client's session needs no special
+    /// Runs one request, or returns why it cannot run here. `plain` means that the client's session needs no special
     /// handling, which is nearly always the case.
     #[inline]
     fn run_request<'r>(
@@ -449,12 +452,12 @@ impl Engine {
             && let Some(handler) = entry.unrestricted_handler(request.args)
             && self.settings.node_flags().is_empty()
         {
-            // A plain handler never restarts.
+            // A handler of this type cannot ask for a restart.
             let performed = self.perform(pipeline, request, entry, handler, false);
             return performed.unwrap_or(DispatchStatus::Done);
         }
         pipeline.release_all();
-        // CLIENT REPLY does not suppress its own reply.
+        // The reply of CLIENT REPLY itself is not suppressed.
         let muted = pipeline.context.session.reply_suppression() != ReplySuppression::None;
         pipeline.context.session.begin_suppression();
         let start = pipeline.context.reply.len();
@@ -502,7 +505,6 @@ impl Engine {
         !pipeline.context.session.client().is_evicted()
     }
 
-    /// Runs a request on the slow path, with all admission checks.
     fn run_on_slow_path<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
@@ -525,7 +527,6 @@ impl Engine {
         flow
     }
 
-    /// Runs an admitted request by its kind of command.
     fn run_admitted<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
@@ -615,7 +616,7 @@ impl Engine {
             return self.finish_without_reply(pipeline, call, start, outcome);
         }
         let context = &mut pipeline.context;
-        // Checked under the locks: the log is opened at a point in time at which all slots are locked.
+        // Check under the locks: the log is opened while all slots are locked, so the answer cannot change now.
         context.worker.effects.begin(is_logged && self.is_logged_under(gate));
         let holds_all = entry.command.lock_scope == LockScope::AllSlots;
         let locked = LockedCommand {
@@ -643,8 +644,8 @@ impl Engine {
         self.finish_without_reply(pipeline, call, start, outcome)
     }
 
-    /// Handles a command that did not simply reply. This is the only place that tells the connection what becomes of
-    /// such a command.
+    /// Handles a command that did not simply reply. No other function tells the connection what becomes of such a
+    /// command.
     #[cold]
     fn finish_without_reply<'r>(
         &'r self,
@@ -716,7 +717,6 @@ impl Engine {
         DispatchStatus::Done
     }
 
-    /// Completes a failed command.
     #[cold]
     fn complete_failed(
         &self,
@@ -728,7 +728,7 @@ impl Engine {
     ) -> DispatchStatus {
         let nanos = pipeline.lap_nanos();
         if error.is_refusal() {
-            // The command was not executed: count neither a call nor its time.
+            // The command was not executed, so count neither a call nor its execution time.
             pipeline.context.reply_failure(entry, start, error);
             return DispatchStatus::Done;
         }

@@ -1,4 +1,4 @@
-//! Effects: the changes of commands in the form in which they are logged and replicated.
+//! Effects: what commands changed, in the form in which it is logged and replicated.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use resp::Args;
 use scripting::ReplicationTargets;
 use slot_routing::ReplOffset;
 
-/// The log to which effects are appended, provided by the shell.
+/// The log to which effects are appended, provided by the server process.
 pub trait EffectLog: Send + Sync + std::fmt::Debug {
     /// Returns whether the log has readers; otherwise nothing is encoded.
     fn has_readers(&self) -> bool;
@@ -16,19 +16,19 @@ pub trait EffectLog: Send + Sync + std::fmt::Debug {
     /// log order matches the execution order within each slot.
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset;
 
-    /// Appends as [`EffectLog::append`]; the append-only file gets other commands in place of some ranges of
+    /// Appends effects as [`EffectLog::append`] does, but in the append-only file other commands replace some ranges of
     /// `commands`.
     fn append_with_file_versions(&self, db: u16, commands: &[u8], versions: &[FileEffects]) -> ReplOffset {
         let _ = versions;
         self.append(db, commands)
     }
 
-    /// Returns the memory beyond the backlog that is kept only for lagging replicas or the AOF, in bytes.
+    /// Returns the memory in bytes that the log keeps beyond the backlog for lagging replicas or the AOF.
     fn retained_bytes(&self) -> usize {
         0
     }
 
-    /// Updates the unsent output shown for each replica in CLIENT LIST.
+    /// Updates the number of unsent bytes that CLIENT LIST shows for each replica.
     fn update_unsent_output(&self) {}
 
     /// Returns the number of replicas that receive the log.
@@ -37,7 +37,7 @@ pub trait EffectLog: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// A log without readers.
+/// A log without readers, for tests and for sentinels.
 #[derive(Debug)]
 pub struct NoLog;
 
@@ -60,18 +60,18 @@ pub struct FileEffects {
     pub commands: Arc<[u8]>,
 }
 
-/// Maximum capacity that an empty effect buffer keeps.
+/// Maximum capacity in bytes that an empty effect buffer keeps.
 const MAX_KEPT_WIRE: usize = 1 << 20;
 
-/// A PING for replicas where they get nothing else. The version of the append-only file then has an offset for which
-/// replies can wait.
+/// The PING that replicas get when a group has no other effect for them. The group's commands in the append-only file
+/// then have an offset, for which replies can wait.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// Effects of one group with the same targets, in the order of execution.
 #[derive(Debug)]
 struct TargetedEffects {
     targets: ReplicationTargets,
-    /// Where they begin in [`Effects::wire`].
+    /// Offset in [`Effects::wire`] at which the effects begin.
     begin: usize,
     count: usize,
     /// Whether there are effects besides a SELECT.
@@ -82,15 +82,14 @@ struct TargetedEffects {
 /// slots stay locked until they are appended.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
-    /// Encoded commands.
+    /// The encoded commands, one after another.
     wire: Vec<u8>,
-    /// Length of the part that belongs to completed commands.
+    /// Length in bytes of the part of `wire` that belongs to completed commands.
     completed_len: usize,
     /// Length of the effects of the last completed command, including those logged with it.
     last_len: usize,
     /// Number of effects of the running command.
     count: usize,
-    /// Whether the log has readers.
     pub(crate) has_readers: bool,
     /// Number of changes of the running command; above zero it is logged as sent, unless the handler replaced it.
     pub(crate) changes: u64,
@@ -100,13 +99,13 @@ pub(crate) struct Effects {
     changes_data: bool,
     /// Whether there are effects besides a SELECT.
     pub(crate) has_commands: bool,
-    /// Whether the handler replaced the logged command.
+    /// Whether the handler replaced the command to be logged.
     pub(crate) is_rewritten: bool,
     /// Where the following effects of a script go (`redis.set_repl`).
     targets: ReplicationTargets,
     /// The parts of the running group, once its effects have different targets; otherwise empty.
     parts: Vec<TargetedEffects>,
-    /// The completed effects of which the append-only file has its own version.
+    /// The completed effects that the append-only file gets in another form.
     file_effects: Vec<FileEffects>,
 }
 
@@ -118,7 +117,7 @@ impl Effects {
         self.targets = ReplicationTargets::All;
     }
 
-    /// Sets where the following effects go.
+    /// Sets which readers get the following effects.
     pub(crate) fn set_targets(&mut self, targets: ReplicationTargets) {
         self.targets = targets;
         let is_split = matches!(targets, ReplicationTargets::AppendOnlyFile | ReplicationTargets::Replicas);
@@ -128,7 +127,7 @@ impl Effects {
         }
     }
 
-    /// Records an effect that was just encoded from `begin` on.
+    /// Records an effect that was just encoded, starting at offset `begin`.
     fn note(&mut self, targets: ReplicationTargets, begin: usize, is_select: bool) {
         self.count += 1;
         self.has_commands |= !is_select;
@@ -163,7 +162,6 @@ impl Effects {
         std::mem::take(&mut self.last_len)
     }
 
-    /// Adds an effect.
     pub(crate) fn push<'a, I>(&mut self, args: I)
     where
         I: IntoIterator<Item = &'a [u8]>,
@@ -232,7 +230,8 @@ impl Effects {
         }
     }
 
-    /// Replaces a group with different targets by what replicas get, and keeps what the append-only file gets.
+    /// Replaces a group with different targets by the effects that replicas get, and keeps those that the append-only
+    /// file gets.
     #[cold]
     fn split(&mut self) {
         let (parts, begin) = (std::mem::take(&mut self.parts), self.completed_len);
@@ -318,7 +317,7 @@ mod tests {
 
     use super::*;
 
-    /// The stream, with what the file gets in place of marked ranges.
+    /// The replication stream and the append-only file, as a log with different versions writes them.
     #[derive(Debug, Default)]
     struct TwoLogs(Mutex<(Vec<u8>, Vec<u8>)>);
 
@@ -345,8 +344,8 @@ mod tests {
         }
     }
 
-    /// Runs groups of words, one group per text: `+aof`, `+replicas`, `+all` and `+none` set the targets, a number
-    /// selects a database, other words are effects. Returns the stream and the file as words.
+    /// Runs groups of words, one group per text. `+aof`, `+replicas`, `+all` and `+none` set the targets, a number
+    /// selects a database, and other words are effects. Returns the stream and the file as words.
     fn logged(groups: &[&str]) -> [String; 2] {
         let (mut effects, log) = (Effects::default(), TwoLogs::default());
         for group in groups {
@@ -385,7 +384,7 @@ mod tests {
             (&["+none a +aof b +none c", "d"], "PING d", "b d"),
             (&["+none a", "b"], "b", "b"),
             (&["+none a +all b +aof +none c"], "b", "b"),
-            // The database counts for whoever gets the effects behind it.
+            // A change of the database applies to every reader that gets effects after it.
             (&["+none 2 a +all b 0"], "MULTI SELECT 2 b SELECT 0 EXEC", "MULTI SELECT 2 b SELECT 0 EXEC"),
             (
                 &["+aof 2 a +replicas b +none 0"],

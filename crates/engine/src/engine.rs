@@ -64,32 +64,31 @@ use usage::UsageKind;
 /// The state shared by all connections of a server.
 #[derive(Debug)]
 pub struct Engine {
-    /// The data set.
+    /// The keys and values of all databases.
     pub keyspace: Arc<Keyspace>,
-    /// Settings from the configuration and the shell.
+    /// Settings from the configuration and from the server process.
     pub settings: Settings,
     /// Slot ownership; `None` without cluster mode.
     pub topology: Option<ArcSwap<Topology>>,
     /// Receives the effects of commands, for the AOF and the replicas.
     pub log: Box<dyn EffectLog>,
-    /// The connected clients.
+    /// The connected clients by id.
     pub clients: Clients,
     /// Pauses that hold back commands, such as CLIENT PAUSE.
     pub pauses: Pauses,
     lease: Lease,
-    /// Large values that the shell frees in the background.
+    /// Large values that a background thread frees.
     pub lazy_free: LazyFreeQueue,
     /// Scheduling of long commands on background workers.
     pub long_commands: LongCommands,
-    /// Statistics about waits for slot locks.
     pub slot_waits: SlotWaits,
-    /// Memory limit and memory use.
+    /// The memory limit, and the accounting of memory use against it.
     pub budget: Budget,
     /// Logs of slow commands and large requests and replies.
     pub command_logs: CommandLogs,
     /// The latency monitor (LATENCY).
     pub latency: LatencyMonitor,
-    /// The most expensive keys.
+    /// The most expensive and most used keys (HOTKEYS).
     pub hot_keys: HotKeys,
     /// Channels and their subscribers.
     pub pubsub: PubSub,
@@ -101,12 +100,12 @@ pub struct Engine {
     pub users: RwLock<Users>,
     /// Recent denials (ACL LOG).
     pub acl_log: Mutex<acl::AclLog>,
-    /// Incremented on every change of users.
+    /// Incremented on every change of users, so that sessions reload their cached rules.
     pub(crate) users_version: AtomicU64,
     revocations: Revocations,
     /// Scripts, functions, and the state of the threads' interpreters.
     pub scripts: Scripts,
-    /// Callbacks from scripts into the shell.
+    /// Callbacks from scripts into the server process.
     pub script_hooks: ScriptHooks,
     expiry_cursor: ExpiryCursor,
     local_expiry: LocalExpiry,
@@ -117,7 +116,7 @@ pub struct Engine {
     pub(crate) wait_queues: WaitQueues,
     /// Wall clock minus the workers' monotonic clock, in microseconds; 0 while unknown.
     pub(crate) wall_base: AtomicI64,
-    /// The source of the keys if this engine belongs to a script debugging session.
+    /// The source of the keys if this engine belongs to a script debugging session; otherwise `None`.
     pub(crate) copy_on_access: Option<CopyOnAccess>,
     /// Numbers and names of the commands, for access control and statistics.
     pub catalogue: Arc<CommandCatalogue>,
@@ -129,11 +128,12 @@ pub struct Engine {
 /// A command of another node's stream ([`CommandOrigin::is_stream`]) that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandFailure {
-    /// Index of the request in its batch; of EXEC for a command of a transaction.
+    /// Index of the failed request in its batch. For a command of a transaction it is the index of EXEC.
     pub request_index: usize,
-    /// The error reply.
+    /// The error text that a client would get.
     pub error: String,
-    /// Whether the command was skipped because it does not change data, so that the data is as at the other node.
+    /// Whether the command was skipped because it changes no data, so that this node's data still equals the other
+    /// node's.
     pub is_harmless: bool,
 }
 
@@ -147,7 +147,7 @@ pub struct Worker {
     /// Reused buffer for one key, and for the name of an element of its value.
     pub(crate) key_buffer: Vec<u8>,
     pub(crate) name_buffer: Vec<u8>,
-    /// Changed keys that clients wait for, until those clients are served.
+    /// Changed keys that clients wait for, kept until those clients are served.
     pub(crate) ready_keys: Vec<ReadyKey>,
     /// Keys that the running command created. Recorded only if `new` keyspace events are enabled.
     pub(crate) absent_keys: AbsentKeys,
@@ -163,7 +163,7 @@ pub struct Worker {
     pub(crate) scripting: Scripting,
     /// Wall clock in microseconds, frozen for the running transaction or script when first read.
     pub(crate) frozen_wall_micros: Option<i64>,
-    /// Index of the current request in its batch, or of the last one.
+    /// Index of the current request in its batch, or of the last request if none is running.
     pub request_index: usize,
     /// The commands of another node's stream that failed in the last run.
     pub(crate) failures: Vec<CommandFailure>,
@@ -210,7 +210,7 @@ impl Engine {
             wall_base: AtomicI64::new(0),
             users: RwLock::new(Users::new(catalogue.clone())),
             acl_log: Mutex::default(),
-            // Sessions start with version 0, so a new session loads its user's rules first.
+            // A session starts with version 0, so it loads its user's rules before its first command.
             users_version: AtomicU64::new(1),
             revocations: Revocations::default(),
             copy_on_access: None,
@@ -221,14 +221,14 @@ impl Engine {
         }
     }
 
-    /// Sets the callbacks from scripts into the shell.
+    /// Sets the callbacks from scripts into the server process.
     #[must_use]
     pub fn with_script_hooks(self, script_hooks: ScriptHooks) -> Self {
         Self { script_hooks, ..self }
     }
 
-    /// Creates the engine of a sentinel: without data, and with the sentinel's commands, of which the engine runs only
-    /// those about connections.
+    /// Creates the engine of a sentinel. It has no data, and of the sentinel's commands it runs only those about
+    /// connections.
     #[must_use]
     pub fn for_sentinel(catalogue: impl Into<Arc<CommandCatalogue>>, seed: u64) -> Self {
         Self::new(catalogue, Keyspace::new(seed, 1), None, Box::new(NoLog))
@@ -320,7 +320,7 @@ impl Engine {
 }
 
 impl Worker {
-    /// Takes the failures of the last run, in the order of the commands. There are none for a client.
+    /// Takes the failures of the last run, in the order of the commands. A client's commands cause none.
     pub fn take_failures(&mut self) -> Vec<CommandFailure> {
         std::mem::take(&mut self.failures)
     }

@@ -5,56 +5,56 @@ use std::fmt;
 
 use slot_routing::Slot;
 
-/// Error code for commands in a master's stream that are meant for a node's own operators.
+/// Error code for commands that a replica does not apply from the stream, because they concern the node's operators.
 const NO_EFFECT: &str = "NOEFFECT";
 
 /// An error of a command. Its [`fmt::Display`] is the only place that produces the texts known from Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandError {
     // Errors of the client.
-    /// Unknown command.
+    /// The command is not known.
     UnknownCommand {
         /// The command name as sent.
         name: Vec<u8>,
         /// The arguments after the name.
         args: Vec<Vec<u8>>,
     },
-    /// Unknown subcommand of a container.
+    /// The container command has no subcommand of this name.
     UnknownSubcommand {
         /// The container command.
         container: &'static str,
         /// The subcommand as sent.
         name: Vec<u8>,
     },
-    /// Wrong number of arguments for the command with this full name, `container|sub` for a subcommand.
+    /// The number of arguments is wrong for the command with this full name (`container|sub` for a subcommand).
     WrongArity(String),
-    /// Syntax error.
+    /// The arguments do not follow the command's syntax.
     Syntax,
     /// The key holds a value of the wrong type.
     WrongType,
-    /// Not an integer, or out of range.
+    /// An argument is not an integer, or is out of range.
     NotInteger,
-    /// Not a valid floating-point number.
+    /// An argument is not a valid floating-point number.
     NotFloat,
     /// The key does not exist.
     NoSuchKey,
-    /// Invalid expiry in the named command.
+    /// The expiry given to this command is not positive or too large.
     InvalidExpire(&'static str),
-    /// Index out of range.
+    /// An index argument is out of range.
     OutOfRange,
-    /// A string exceeds `proto-max-bulk-len`.
+    /// The resulting string would exceed `proto-max-bulk-len`.
     StringTooLong,
-    /// Integer overflow of a counter.
+    /// Incrementing or decrementing the integer would overflow.
     Overflow,
     /// The result would be NaN or infinite.
     NaNOrInfinity,
-    /// Invalid database number.
+    /// The database number is negative or too large.
     InvalidDbIndex,
     /// The keys of one command are in different slots.
     CrossSlot,
     /// The client is not authenticated.
     NoAuth,
-    /// A protected command that the configuration does not permit to this client.
+    /// The command is protected, and the configuration does not permit it to this client.
     NotAllowed {
         /// The command's name.
         command: &'static str,
@@ -74,7 +74,7 @@ pub enum CommandError {
         ask: bool,
         /// The requested slot.
         slot: Slot,
-        /// Address or hostname of the other node.
+        /// Host to which the client should connect: an address or a hostname.
         host: String,
         /// Port of the other node.
         port: u16,
@@ -96,7 +96,7 @@ pub enum CommandError {
     Busy,
     /// A function is blocking the server.
     BusyFunction,
-    /// Write on a read-only replica.
+    /// The command writes, and this node is a read-only replica.
     ReadOnlyReplica,
     /// The link to the master is down and `replica-serve-stale-data` is off.
     MasterDown,
@@ -104,9 +104,9 @@ pub enum CommandError {
     EmptyMaster,
     /// The last save failed (`stop-writes-on-bgsave-error`).
     MisConf,
-    /// The AOF cannot be written, for this reason.
+    /// The AOF cannot be written; the text is the operating system's reason.
     AofFailed(String),
-    /// Too few replicas with low lag (`min-replicas-to-write`).
+    /// Too few replicas have low lag (`min-replicas-to-write`).
     NoReplicas,
     /// Memory use exceeds `maxmemory`.
     OutOfMemory,
@@ -217,17 +217,17 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
-/// Formats client input for an error: at most `most` bytes, and only up to a NUL.
+/// Formats client input for an error text: at most `most` bytes, and only up to the first NUL.
 pub fn quote(bytes: &[u8], most: usize) -> Cow<'_, str> {
     String::from_utf8_lossy(truncate_at_nul(&bytes[..bytes.len().min(most)]))
 }
 
-/// Truncates at the first NUL, as Redis does where it uses C strings.
+/// Truncates at the first NUL, as Redis does where it formats C strings.
 pub fn truncate_at_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Returns the error for wrong arguments of a subcommand, which quotes the name as sent.
+/// Returns the error for wrong arguments of a subcommand; its text quotes the subcommand's name as the client sent it.
 #[must_use]
 pub fn wrong_subcommand_arguments(container: &str, subcommand: &[u8]) -> CommandError {
     let name = quote(subcommand, 128);

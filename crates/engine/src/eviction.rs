@@ -1,46 +1,45 @@
 //! Eviction policies (`maxmemory-policy`): ranks keys and keeps each thread's list of candidates. The engine removes
 //! the keys ([`crate::Engine::evict_if_over_limit`]).
 //!
-//! As in Redis ("Using Redis as an LRU cache"), a few random keys are sampled, and the best candidate of the samples
-//! and a pool of sixteen earlier ones is evicted: the least recently used, the least frequently used, or the first to
-//! expire. A slot is chosen with a probability in proportion to its keys, and the keys are sampled within it, so that a
-//! sample of five takes one lock. Each thread has its own pool, so threads do not contend; a pooled key that was used
-//! since it was sampled is skipped.
+//! As in Redis ("Using Redis as an LRU cache"), eviction samples a few random keys, and evicts the best candidate among
+//! the samples and a pool of sixteen earlier candidates: the least recently used, the least frequently used, or the
+//! first to expire. A slot is chosen with a probability in proportion to its keys, and the keys are sampled within it,
+//! so that a sample of five takes one lock. Each thread has its own pool, so threads do not contend; a pooled key that
+//! was used since it was sampled is skipped.
 
 use clock::Millis;
 use config::EvictionPolicy;
 use keyspace::{Keyspace, LfuSettings, Usage};
 use slot_routing::Slot;
 
-/// Size of the candidate pool.
 const POOL_SIZE: usize = 16;
 const SLOT_COUNT: usize = 16384;
-/// Slots whose key counts are summed in one block.
+/// Number of slots whose key counts are summed in one block.
 const SLOTS_PER_BLOCK: usize = 128;
 /// Number of slot choices before the key counts are refreshed.
 const CHOICES_PER_COUNT: usize = 2048;
-/// Maximum eviction time per command at the default tenacity, in microseconds.
+/// Maximum eviction time per command in microseconds, at the default `maxmemory-eviction-tenacity`.
 const DEFAULT_MICROS: f64 = 500.0;
 
-/// The order in which keys are evicted.
+/// The order in which a policy evicts keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvictionOrder {
-    /// Least recently used first.
+    /// Keys that were not used for the longest time are evicted first.
     Lru,
-    /// Least recently modified first.
+    /// Keys that were not modified for the longest time are evicted first.
     Lrm,
-    /// Least frequently used first.
+    /// Keys that are used least often are evicted first.
     Lfu,
-    /// Random order.
+    /// Keys are evicted at random.
     Random,
-    /// Nearest expiry first.
+    /// Keys that expire soonest are evicted first.
     Ttl,
 }
 
 /// An eviction policy (`maxmemory-policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EvictionRule {
-    /// The order of eviction; `None` means no eviction.
+    /// The order of eviction; `None` if the policy is `noeviction`.
     pub order: Option<EvictionOrder>,
     /// Whether only keys with an expiry are evicted.
     pub volatile: bool,
@@ -84,35 +83,35 @@ pub(crate) const POLICIES: [(EvictionPolicy, EvictionRule); 10] = [
 /// Memory state relative to `maxmemory`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryState {
-    /// Below the limit.
+    /// Memory use is below the limit.
     BelowLimit,
-    /// Above the limit, with eviction in progress.
+    /// Memory use is above the limit, and eviction is in progress.
     Evicting,
-    /// Above the limit, and nothing can be evicted.
+    /// Memory use is above the limit, and no key can be evicted.
     Exhausted,
 }
 
 /// A sampled key that may be evicted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// The highest rank is evicted first.
+    /// Eviction rank; among all candidates, the one with the highest rank is evicted first.
     pub(crate) rank: u64,
     pub(crate) slot: Slot,
     pub(crate) db: u16,
     pub(crate) key: Vec<u8>,
 }
 
-/// One thread's eviction state: the candidate pool and the slot sampler.
+/// One thread's eviction state: the candidate pool and the slot samplers.
 #[derive(Debug, Default)]
 pub(crate) struct Evictor {
-    /// In ascending order of rank.
+    /// The candidate pool, in ascending order of rank.
     candidates: Vec<Candidate>,
     policy: Option<EvictionRule>,
     slots: SlotSampler,
 }
 
-/// Samples slots in proportion to their key counts. The cached counts take one kilobyte, since even the smallest cache
-/// pays for them.
+/// Samples slots in proportion to their key counts. The cached counts take only one kilobyte, because every worker has
+/// them even on the smallest server.
 #[derive(Debug)]
 struct SlotSampler {
     /// Cumulative key counts by block of slots.
@@ -139,13 +138,13 @@ impl SlotSampler {
                 *sums = sum;
             }
         }
-        // With no keys, refresh the counts next time: keys may appear at any moment.
+        // While there are no keys, the next call refreshes the counts again, since keys may appear at any moment.
         let at = random.checked_rem(*self.block_sums.last()?)?;
         self.choices_made = (self.choices_made + 1) % CHOICES_PER_COUNT;
         let block = self.block_sums.partition_point(|sum| *sum <= at);
         let mut left = at - block.checked_sub(1).map_or(0, |before| self.block_sums[before]);
         let slots = block * SLOTS_PER_BLOCK..(block + 1) * SLOTS_PER_BLOCK;
-        // Keys may have been removed since they were counted; fall back to the block's last slot.
+        // Keys may have been removed since they were counted; in that case use the block's last slot.
         let last = slots.end - 1;
         let found = slots.into_iter().find(|&number| {
             let keys = keys_in(number);

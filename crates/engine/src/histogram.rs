@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::counter::add;
 
-/// Buckets per power of two, as a base-2 logarithm.
+/// Base-2 logarithm of the number of buckets per power of two.
 const SUB_BUCKET_BITS: u32 = 4;
 /// Number of powers of two: enough to distinguish times up to about a minute.
 const POWERS_OF_TWO: usize = 36;
 const BUCKETS: usize = (POWERS_OF_TWO - SUB_BUCKET_BITS as usize + 1) << SUB_BUCKET_BITS;
 
-/// Execution times of one command on one thread; only that thread writes.
+/// Execution times of one command on one thread, which is the only writer.
 #[derive(Debug, Default)]
 pub struct Histogram(OnceLock<Box<[AtomicU64]>>);
 
@@ -52,7 +52,7 @@ impl Distribution {
         self.0.iter().sum()
     }
 
-    /// Returns the given percentile in nanoseconds.
+    /// Returns the time in nanoseconds within which `percent` percent of the calls completed.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> u64 {
         let wanted = (self.calls() as f64 * percent / 100.0).ceil().max(1.0) as u64;
@@ -66,8 +66,8 @@ impl Distribution {
         0
     }
 
-    /// Returns cumulative counts of calls that took at most 1, 2, 4, ... microseconds, without entries that repeat the
-    /// count before.
+    /// Returns cumulative counts of calls that took at most 1, 2, 4, ... microseconds. An entry is omitted if its count
+    /// equals that of the entry before.
     #[must_use]
     pub fn cumulative(&self) -> Vec<(u64, u64)> {
         let mut points: Vec<(u64, u64)> = Vec::new();

@@ -1,11 +1,11 @@
 //! HOTKEYS: the most expensive keys in Redis 8.6's form and the most frequently used keys in Valkey 9.2's form.
 //!
-//! In Redis's form a client starts and stops a session; Valkey's counts in time windows while `hotkeys-top-k` is not 0.
-//! Both use a bounded [`SpaceSaving`] summary. While both are off, commands pay nothing: [`Measurements::KEYS`] is a
-//! bit in a word that each command reads anyway.
+//! In Redis's form a client starts and stops a session; Valkey's form counts in time windows while `hotkeys-top-k` is
+//! not 0. Both use a bounded [`SpaceSaving`] summary. While both are off, commands pay nothing: [`Measurements::KEYS`]
+//! is a bit in a word that each command reads anyway.
 //!
-//! The commands of transactions and scripts are counted one by one, and the enclosing EXEC or script is not. A command
-//! with several keys is charged to them in equal shares.
+//! The commands of transactions and scripts are counted one by one, and the enclosing EXEC or script is not counted.
+//! The cost of a command with several keys is divided equally among them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -64,17 +64,17 @@ impl<K: Clone + Eq + Ord + std::hash::Hash> SpaceSaving<K> {
 /// The options of HOTKEYS START.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotKeysRequest {
-    /// Whether CPU time is measured.
+    /// Whether execution time is measured (METRICS CPU).
     pub cpu: bool,
-    /// Whether network bytes are measured.
+    /// Whether the bytes of requests and replies are measured (METRICS NET).
     pub net: bool,
     /// Number of keys to report.
     pub top_k: usize,
     /// Duration in seconds; 0 means unlimited.
     pub seconds: u64,
-    /// One in this many commands is sampled.
+    /// Sampling ratio: one in this many commands is sampled.
     pub sample_ratio: u64,
-    /// Restricts the session to these slots; empty means all.
+    /// Slots whose keys are counted; an empty list means all slots.
     pub slots: Vec<Slot>,
 }
 
@@ -94,7 +94,7 @@ impl KeyCost {
     }
 }
 
-/// A key's name, shared between the summaries.
+/// A key's name, in an `Arc` because both summaries contain it.
 type KeyName = Arc<[u8]>;
 
 /// A session started by HOTKEYS START.
@@ -114,23 +114,23 @@ struct HotKeysSession {
 /// The results of a session for HOTKEYS GET.
 #[derive(Debug, Clone)]
 pub struct HotKeysReport {
-    /// The session's options.
+    /// The options with which the session was started.
     pub request: HotKeysRequest,
-    /// Whether the session is running.
+    /// Whether the session is still running; otherwise these are its final results.
     pub is_active: bool,
-    /// Start time of the session.
+    /// Wall-clock time at which the session was started.
     pub started_at: Millis,
-    /// Duration in milliseconds.
+    /// Time for which the session has been running or ran, in milliseconds.
     pub duration_millis: u64,
-    /// Cost of all commands.
+    /// Cost of all commands that ran during the session.
     pub total: KeyCost,
     /// Cost of commands with keys in the selected slots.
     pub selected: KeyCost,
     /// Cost of the sampled commands.
     pub sampled: KeyCost,
-    /// Keys by execution time in nanoseconds, descending.
+    /// Keys in descending order of execution time, with that time in nanoseconds.
     pub by_nanos: Vec<(Arc<[u8]>, u64)>,
-    /// Keys by bytes, descending.
+    /// Keys in descending order of bytes, with their bytes.
     pub by_bytes: Vec<(Arc<[u8]>, u64)>,
 }
 
@@ -188,7 +188,7 @@ impl HotKeysSession {
 /// Parameters of Valkey's form.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HotKeyWindows {
-    /// Number of keys to report (`hotkeys-top-k`); 0 disables counting.
+    /// Number of keys to report (`hotkeys-top-k`); 0 disables the windows.
     pub top_k: usize,
     /// Percentage of accesses that are sampled (`hotkeys-sampling-percentage`).
     pub percent: u64,
@@ -207,14 +207,14 @@ struct HotKeyWindowState {
     last_complete: Option<HotKeyWindow>,
 }
 
-/// A complete window.
+/// The counts of a complete window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HotKeyWindow {
-    /// Number of sampled accesses.
+    /// Number of sampled accesses in the window.
     pub samples: u64,
-    /// Length in milliseconds.
+    /// Length of the window in milliseconds.
     pub millis: u64,
-    /// Database, key and accesses per second, in descending order.
+    /// Database, key and accesses per second, the most frequently used key first.
     pub keys: Vec<(u16, Arc<[u8]>, u64)>,
 }
 
@@ -254,7 +254,7 @@ impl HotKeyWindowState {
         self.rotate(now);
         for key in keys {
             self.commands_seen = self.commands_seen.wrapping_add(1);
-            // Deterministic sampling, evenly spread: no randomness needed.
+            // Sample at even intervals, which needs no random numbers.
             if (self.commands_seen % 100) * self.settings.percent % 100 < self.settings.percent {
                 self.samples += 1;
                 self.current.add((db, KeyName::from(*key)), 1);
@@ -270,7 +270,7 @@ pub struct HotKeys {
     windows: Mutex<HotKeyWindowState>,
 }
 
-/// Errors of HOTKEYS.
+/// Why a HOTKEYS subcommand failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HotKeysError {
     /// A session is already running.
@@ -281,7 +281,7 @@ impl HotKeys {
     /// Starts a session.
     ///
     /// # Errors
-    /// A session is already running.
+    /// [`HotKeysError::Active`] if a session is already running.
     pub fn start(
         &self,
         settings: &Settings,
@@ -327,7 +327,7 @@ impl HotKeys {
     /// Discards all counts of both forms.
     ///
     /// # Errors
-    /// A session is running.
+    /// [`HotKeysError::Active`] while a session is running.
     pub fn reset(&self, now: Millis) -> Result<(), HotKeysError> {
         let mut session = self.session.lock();
         if is_active(&mut session, now) {
@@ -338,7 +338,7 @@ impl HotKeys {
         Ok(())
     }
 
-    /// Discards the windows' counts after the data set was emptied.
+    /// Discards the windows' counts. Called after the data set was emptied.
     pub fn discard_windows(&self) {
         let mut windows = self.windows.lock();
         *windows = HotKeyWindowState::new(windows.settings);
@@ -373,7 +373,8 @@ impl HotKeys {
         settings.set_measurements(Measurements::KEYS, is_active || wanted.top_k > 0);
     }
 
-    /// Counts a client's command with these keys. Commands that only inspect a key's encoding are no access.
+    /// Counts a client's command with these keys. `is_access` is false for commands that only inspect a key's encoding,
+    /// which the windows do not count.
     pub(crate) fn count(&self, db: u16, keys: &[&[u8]], is_access: bool, cost: KeyCost, now: Millis) {
         let mut session = self.session.lock();
         if is_active(&mut session, now)
@@ -427,7 +428,7 @@ mod tests {
         windows.rotate(Millis(5000));
         assert_eq!(windows.last_complete, Some(HotKeyWindow { samples: 0, millis: 2000, keys: Vec::new() }));
         windows.count(0, &[b"a"], Millis(5001));
-        // The complete window was not read in time and has been superseded.
+        // Nothing read the complete window in time, so a newer window has replaced it.
         windows.rotate(Millis(9000));
         assert_eq!(windows.last_complete, Some(HotKeyWindow::default()));
     }

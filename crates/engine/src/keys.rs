@@ -7,30 +7,30 @@ use resp::Args;
 use smallvec::SmallVec;
 
 bitflags! {
-    /// How a command uses a key, as in COMMAND GETKEYSANDFLAGS.
+    /// How a command uses a key, as COMMAND GETKEYSANDFLAGS reports it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct KeyFlags: u16 {
-        /// Reads the value.
+        /// The command reads the value.
         const RO = 1;
-        /// Reads and modifies the value.
+        /// The command reads and modifies the value.
         const RW = 1 << 1;
-        /// Overwrites the value.
+        /// The command overwrites the value.
         const OW = 1 << 2;
-        /// Deletes the key.
+        /// The command deletes the key.
         const RM = 1 << 3;
-        /// Returns data of the value to the client.
+        /// The command returns data of the value to the client.
         const ACCESS = 1 << 4;
-        /// Modifies the value with data of the client.
+        /// The command modifies the value with data from the client.
         const UPDATE = 1 << 5;
-        /// Inserts into the value.
+        /// The command inserts elements into the value.
         const INSERT = 1 << 6;
-        /// Removes elements of the value.
+        /// The command removes elements from the value.
         const DELETE = 1 << 7;
-        /// Not a key, but routed like one.
+        /// The argument is not a key, but is routed like one.
         const NOT_KEY = 1 << 8;
-        /// There may be keys that the spec does not find.
+        /// The command may have keys that the spec does not find.
         const INCOMPLETE = 1 << 9;
-        /// Further arguments decide which of the flags apply.
+        /// The command's other arguments decide which of the flags apply.
         const VARIABLE_FLAGS = 1 << 10;
     }
 }
@@ -38,34 +38,35 @@ bitflags! {
 /// Where the search for keys starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BeginSearch {
-    /// At this argument index.
+    /// The search starts at this argument index.
     Index(u8),
-    /// After a keyword, searched from argument `from` (backwards from the end if negative).
+    /// The search starts after a keyword, which is itself searched from argument `from` (backwards from the end if
+    /// negative).
     Keyword {
-        /// The keyword.
+        /// The keyword, such as `STREAMS`.
         word: &'static str,
-        /// Start of the search; negative counts from the end.
+        /// Argument index from which the keyword is searched; negative counts from the end.
         from: i8,
     },
-    /// Not expressible in COMMAND INFO: the command's own parser finds the keys ([`ParseKeys`]), or they are known only
-    /// during execution.
+    /// COMMAND INFO cannot express the positions: the command's own parser finds the keys ([`ParseKeys`]), or they are
+    /// known only during execution.
     Unknown,
 }
 
 /// Which arguments after the start are keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FindKeys {
-    /// Every `step`-th argument from the start to `last` after it (from the end if negative); a `limit` above 1
-    /// restricts it to the first 1/limit of the remaining arguments.
+    /// Every `step`-th argument is a key, from the start to `last` after it (from the end if negative). A `limit` above
+    /// 1 restricts the keys to the first 1/limit of the remaining arguments.
     Range {
-        /// The last key relative to the first; negative counts from the end of the arguments.
+        /// Position of the last key relative to the first; negative counts from the end of the arguments.
         last: i8,
         /// Distance between keys.
         step: u8,
         /// With a negative `last`, the divisor of the remaining arguments.
         limit: u8,
     },
-    /// The number of keys is at `count_at` and the first key at `first`.
+    /// The number of keys is itself an argument.
     KeyNum {
         /// Position of the count, relative to the start.
         count_at: u8,
@@ -79,9 +80,9 @@ pub enum FindKeys {
 /// The specification of one group of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeySpec {
-    /// Where the search starts.
+    /// Where the search for the keys starts.
     pub search_start: BeginSearch,
-    /// Which arguments are keys from there.
+    /// Which arguments after the start are keys.
     pub find: FindKeys,
     /// How the command uses these keys.
     pub flags: KeyFlags,
@@ -143,8 +144,8 @@ impl KeySpec {
         }
     }
 
-    /// Visits the index of each key in `args`. Invalid arguments, such as a bad count, yield no keys: the handler will
-    /// refuse them.
+    /// Visits the index of each key in `args`. Invalid arguments, such as a bad count, yield no keys, since the handler
+    /// will refuse the command.
     pub fn visit_keys(&self, args: Args<'_>, visit: &mut impl FnMut(usize)) {
         let Some(begin) = self.first_index(args) else { return };
         let (first, count, step) = match self.find {
@@ -176,7 +177,7 @@ impl KeySpec {
         }
     }
 
-    /// Whether there are keys in `args`.
+    /// Returns whether the spec finds any key in `args`.
     #[must_use]
     pub fn finds_keys(&self, args: Args<'_>) -> bool {
         let mut any = false;
@@ -210,40 +211,40 @@ pub struct RequestKeys {
     has_invalid_database: bool,
 }
 
-/// Parses the keys and databases of a request whose positions depend on options. The handler parses its options with
-/// the same function, so it never accesses a key that routing, locking and access control have not seen. The result is
-/// arbitrary for requests that the handler refuses.
+/// Function that parses the keys and databases of a request whose positions depend on options. The handler parses its
+/// options with the same function, so it never accesses a key that routing, locking and access control have not seen.
+/// The result is arbitrary for requests that the handler refuses.
 pub type ParseKeys = fn(Args<'_>) -> RequestKeys;
 
 impl RequestKeys {
-    /// Adds a key at argument `index`.
+    /// Adds the key at argument `index`.
     #[must_use]
     pub fn key(self, index: usize, flags: KeyFlags) -> Self {
         self.keys(index..index + 1, flags)
     }
 
-    /// Adds keys at these arguments.
+    /// Adds the keys at these argument indexes.
     #[must_use]
     pub fn keys(mut self, places: impl IntoIterator<Item = usize>, flags: KeyFlags) -> Self {
         self.keys.extend(places.into_iter().map(|index| (index, flags)));
         self
     }
 
-    /// Adds databases besides the selected one.
+    /// Adds databases that the request names besides the selected one.
     #[must_use]
     pub fn databases(mut self, numbers: impl IntoIterator<Item = i64>) -> Self {
         self.databases.extend(numbers);
         self
     }
 
-    /// Says whether one of the database numbers is malformed.
+    /// Sets whether one of the database numbers is malformed.
     #[must_use]
     pub fn invalid_database(mut self, is_invalid: bool) -> Self {
         self.has_invalid_database = is_invalid;
         self
     }
 
-    /// Returns whether the request names another database than `db`, or one that is no number.
+    /// Returns whether the request names a database other than `db`, or a malformed database number.
     pub(crate) fn names_other_database(&self, db: u16) -> bool {
         self.has_invalid_database || self.databases.iter().any(|named| *named != i64::from(db))
     }

@@ -1,6 +1,6 @@
 //! The latency monitor (LATENCY): events that took longer than `latency-monitor-threshold`.
 //!
-//! For each event it keeps the last samples, at most one per second (the worst of that second), and the maximum.
+//! For each kind of event it keeps the last samples, at most one per second (the slowest), and the maximum.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use clock::Millis;
 use parking_lot::Mutex;
 
-/// Samples kept per event.
+/// Maximum number of samples kept per kind of event.
 const MAX_SAMPLES: usize = 160;
 const NANOS_PER_MILLISECOND: u64 = 1_000_000;
 
 /// Samples of slow events, by event name.
 #[derive(Debug)]
 pub struct LatencyMonitor {
-    /// In nanoseconds; the maximum value disables the monitor.
+    /// Threshold in nanoseconds; `u64::MAX` disables the monitor.
     threshold: AtomicU64,
     events: Mutex<BTreeMap<&'static str, LatencyEvent>>,
 }
@@ -51,7 +51,6 @@ impl LatencyMonitor {
         self.threshold.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// Returns whether a duration reaches the threshold.
     #[inline]
     pub(crate) fn reaches_threshold(&self, nanos: u64) -> bool {
         nanos >= self.threshold.load(Ordering::Relaxed)
@@ -95,7 +94,7 @@ impl LatencyMonitor {
             .map(|(_, event)| event.clone())
     }
 
-    /// Removes the named events, or all if none are named; returns how many.
+    /// Removes the named events, or all events if `names` is empty; returns how many were removed.
     pub fn reset(&self, names: &[&[u8]]) -> usize {
         let mut events = self.events.lock();
         let before = events.len();

@@ -1,4 +1,4 @@
-//! Background freeing of large values, which would delay clients; the shell runs it on a thread of its own.
+//! Background freeing of large values. Freeing them on a worker would delay its clients, so a separate thread does it.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use keyspace::{RemovedValue, Table};
 use parking_lot::Mutex;
 
-/// Smaller values are freed immediately, which costs about as much as queueing them.
+/// Size in bytes below which a value is freed immediately, which costs about as much as queueing it.
 const LARGE_VALUE: usize = 64 << 10;
 
-/// Tables below this total size are freed immediately.
+/// Total size in bytes below which tables are freed immediately.
 const LARGE_TABLES: usize = 16 * LARGE_VALUE;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ enum Garbage {
 }
 
 impl Garbage {
-    /// Returns the approximate memory that freeing it releases, in bytes.
+    /// Returns the approximate memory in bytes that freeing this item releases.
     fn bytes(&self) -> usize {
         match self {
             Self::Value(dropped) => dropped.bytes(),
@@ -28,7 +28,7 @@ impl Garbage {
         }
     }
 
-    /// Returns how many values it counts as.
+    /// Returns how many values this item counts as.
     fn values(&self) -> usize {
         match self {
             Self::Value(_) => 1,
@@ -37,7 +37,7 @@ impl Garbage {
     }
 }
 
-/// The callback that schedules [`LazyFreeQueue::free_all`].
+/// Callback that schedules [`LazyFreeQueue::free_all`].
 type OnNonEmpty = Box<dyn Fn() + Send + Sync>;
 
 /// Values and tables waiting to be freed in the background.
@@ -91,8 +91,8 @@ impl LazyFreeQueue {
         }
     }
 
-    /// Registers a callback for when something is added to the empty queue: a client that overwrites large values can
-    /// fill it at memory speed.
+    /// Registers a callback that runs when the empty queue gets an item, so that freeing starts at once: a client that
+    /// overwrites large values can fill the queue very fast.
     ///
     /// # Panics
     /// If called twice.
@@ -118,7 +118,7 @@ impl LazyFreeQueue {
         self.freed.load(Ordering::Relaxed)
     }
 
-    /// Frees everything in the queue; may take long.
+    /// Frees everything in the queue. This may take long, so only the background thread calls it.
     pub fn free_all(&self) {
         let waiting = std::mem::take(&mut *self.queue.lock());
         for waste in waiting {

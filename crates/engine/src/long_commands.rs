@@ -1,8 +1,8 @@
-//! Registry of slow commands on background workers: the duration threshold, and the slots they have locked or will
-//! lock.
+//! Registry of slow commands on background workers: the duration threshold, and the slots that those commands have
+//! locked or will lock.
 //!
-//! A command that waited for such a slot would block its worker and the worker's other connections. It therefore moves
-//! to the background, too, and waits there.
+//! A command that waited for such a slot would block its worker and the worker's other connections. Therefore the
+//! waiting command moves to the background, too, and waits there.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,15 +13,15 @@ use slot_routing::Slot;
 /// The threshold for slow commands, and the slots in use by them.
 #[derive(Debug)]
 pub struct LongCommands {
-    /// Threshold in nanoseconds.
+    /// Estimated duration in nanoseconds from which a command runs in the background.
     threshold: AtomicU64,
     /// Number of slow commands in the background that use slots.
     running_count: AtomicUsize,
-    /// Number of slow commands per slot. Only read when a slot is locked by another thread.
+    /// Number of slow commands per slot. Other threads read it only when they find a slot locked.
     commands_by_slot: Mutex<BTreeMap<Slot, usize>>,
 }
 
-/// The slots of a running slow command, registered until dropped.
+/// The slots of a running slow command; dropping this value unregisters them.
 #[derive(Debug)]
 pub(crate) struct LongSlots<'a> {
     registry: &'a LongCommands,
@@ -39,12 +39,12 @@ impl Default for LongCommands {
 }
 
 impl LongCommands {
-    /// Sets the threshold in nanoseconds.
+    /// Sets the estimated duration in nanoseconds from which a command runs in the background.
     pub fn set_threshold(&self, nanos: u64) {
         self.threshold.store(nanos, Ordering::Relaxed);
     }
 
-    /// Returns the threshold in nanoseconds.
+    /// Returns the estimated duration in nanoseconds from which a command runs in the background.
     #[must_use]
     pub fn threshold(&self) -> u64 {
         self.threshold.load(Ordering::Relaxed)

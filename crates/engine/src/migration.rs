@@ -32,33 +32,33 @@ const KEYS_PER_LOCK: usize = 64;
 /// A key's value and expiry at one point in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturedKey {
-    /// The value in the format of DUMP.
+    /// The value, serialized in the format of DUMP.
     pub payload: Vec<u8>,
-    /// The payload's format.
+    /// The server dialect in which the payload is encoded.
     pub dialect: Dialect,
-    /// The expiry, if any.
+    /// Time at which the key expires; `None` if it has no expiry.
     pub expiry: Option<Millis>,
 }
 
 /// The result of releasing a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseResult {
-    /// Deleted; the log offset after the deletion if the log has a reader.
+    /// The key was deleted. Contains the log offset after the deletion, if the log has a reader.
     Deleted(Option<ReplOffset>),
-    /// The key differs from the captured value.
+    /// The key's value differs from the captured one, so the key was kept.
     Changed,
-    /// Writes are paused, so the release must wait.
+    /// Writes are paused, so the release must be tried again later.
     Paused,
 }
 
 /// What remains in a slot that this node gives up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemainingKeys {
-    /// Nothing that this node may delete.
+    /// No key is left that this node may delete.
     None,
-    /// Possibly more keys.
+    /// There may be more keys to delete.
     MaybeMore,
-    /// Keys that cannot be deleted before a pause ends.
+    /// There are keys that cannot be deleted until a pause ends.
     Paused,
 }
 
@@ -85,7 +85,7 @@ impl Engine {
             return if replica { Err(CommandError::ReadOnlyReplica) } else { Ok(()) };
         };
         match locked.slot(slot).ownership() {
-            // Demoted, but the slots have not been updated yet.
+            // This node was demoted, but the slots are not updated yet.
             Ownership::Local | Ownership::Migrating | Ownership::Importing if self.settings.is_replica() => {
                 Err(CommandError::ReadOnlyReplica)
             }
@@ -97,17 +97,17 @@ impl Engine {
         }
     }
 
-    /// Captures a key, if it exists.
+    /// Captures a key; returns `None` if it does not exist.
     #[must_use]
     pub fn capture(&self, db: u16, key: &[u8], now: Millis, dialect: Dialect) -> Option<CapturedKey> {
         let slot = self.keyspace.key(key).slot();
         self.capture_locked(&mut self.keyspace.lock_many(&[slot]), db, key, now, dialect)
     }
 
-    /// Deletes and logs the key if it is unchanged since its capture and this node may delete it.
+    /// Deletes the key and logs the deletion, if the key is unchanged since its capture and this node may delete it.
     ///
     /// # Errors
-    /// The slot is served elsewhere now.
+    /// The redirection error if another node serves the slot now.
     pub fn release(
         &self,
         worker: &Worker,
@@ -139,9 +139,9 @@ impl Engine {
         Ok(ReleaseResult::Deleted(end))
     }
 
-    /// Pauses clients' writes to `slot` until [`Engine::resume_slot_writes`]; returns `false` if that is impossible.
+    /// Pauses clients' writes to `slot` until [`Engine::resume_slot_writes`]. Returns `false` if this is impossible.
     pub fn pause_slot_writes(&self, slot: Slot) -> bool {
-        // Set the flag first, so that each thread that locks the slot afterwards checks for the pause.
+        // Set the flag first, so that every thread that locks the slot later checks for the pause.
         self.pauses.count_paused_slot(&self.settings);
         let held = self.keyspace.lock(slot).pause_writes();
         if !held {
@@ -161,8 +161,8 @@ impl Engine {
         self.keyspace.lock(slot).set_hidden(is_hidden);
     }
 
-    /// Deletes and logs some keys of a slot that another node serves now. Slots that this node serves, imports or
-    /// replicates keep their keys, and so do hidden slots, which are being imported.
+    /// Deletes some keys of a slot that another node serves now, and logs the deletions. Slots that this node serves,
+    /// imports or replicates keep their keys, and so do hidden slots, which are being imported.
     pub fn delete_unowned_keys(&self, slot: Slot) -> RemainingKeys {
         self.delete_key_batch(slot, false)
     }
@@ -203,7 +203,7 @@ impl Engine {
         if keys.is_empty() { RemainingKeys::None } else { RemainingKeys::MaybeMore }
     }
 
-    /// Deletes all keys of a slot without logging, because the master already did.
+    /// Deletes all keys of a slot without logging, because the master has logged the same deletion.
     pub fn clear_slot_unlogged(&self, slot: Slot) {
         let mut guard = self.keyspace.lock(slot);
         let tables: Vec<_> = guard.databases().into_iter().filter_map(|db| guard.take(db).table).collect();

@@ -2,7 +2,7 @@
 //!
 //! Without monitors this costs nothing: [`NodeFlags::MONITORED`] takes commands off the fast path. The same flag is set
 //! while the keys of commands are sampled ([`crate::sampling`]). Administrative commands and passwords are not shown. A
-//! monitor that does not read is disconnected at the output limit of its class, like any other client.
+//! monitor that does not read its messages is disconnected at the output limit of its class, like any other client.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,6 @@ pub struct Monitors {
 }
 
 impl Monitors {
-    /// Starts MONITOR for a client.
     pub(crate) fn start(&self, settings: &Settings, client: &Arc<Client>) {
         client.set_flag(ClientFlags::MONITOR, true);
         client.set_monitoring(true);
@@ -48,7 +47,7 @@ impl Monitors {
 
     /// Starts to count how often clients and scripts name each key, until [`Self::end_key_sample`].
     pub fn begin_key_sample(&self, settings: &Settings) {
-        // The flag is only changed under this lock.
+        // All changes of the flag are made under this lock.
         let _clients = self.clients.write();
         self.key_sampler.begin();
         settings.set_node_flag(NodeFlags::MONITORED, true);

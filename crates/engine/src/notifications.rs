@@ -16,7 +16,7 @@ use bitflags::bitflags;
 pub(crate) type AbsentKeys = RefCell<Vec<(u16, Vec<u8>)>>;
 
 bitflags! {
-    /// Event classes, and the two kinds of channels.
+    /// Event classes of `notify-keyspace-events`, and the two kinds of channels on which events are published.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct EventClass: u32 {
         /// `K`: publish on keyspace channels.
@@ -25,29 +25,29 @@ bitflags! {
         const KEYEVENT = 1 << 1;
         /// `g`: commands for any type (DEL, EXPIRE, RENAME).
         const GENERIC = 1 << 2;
-        /// `$`
+        /// `$`: string commands.
         const STRING = 1 << 3;
-        /// `l`
+        /// `l`: list commands.
         const LIST = 1 << 4;
-        /// `s`
+        /// `s`: set commands.
         const SET = 1 << 5;
-        /// `h`
+        /// `h`: hash commands.
         const HASH = 1 << 6;
-        /// `z`
+        /// `z`: sorted set commands.
         const SORTED_SET = 1 << 7;
         /// `x`: a key expired.
         const EXPIRED = 1 << 8;
         /// `e`: a key was evicted.
         const EVICTED = 1 << 9;
-        /// `t`
+        /// `t`: stream commands.
         const STREAM = 1 << 10;
-        /// `m`: a key was not found by a read. Not part of `A`.
+        /// `m`: a read did not find its key. This class is not part of `A`.
         const MISS = 1 << 11;
-        /// `d`: module types, which do not exist here.
+        /// `d`: events of module types. No module type exists here, so there are none.
         const MODULE = 1 << 12;
-        /// `n`: a key was created. Not part of `A`.
+        /// `n`: a key was created. This class is not part of `A`.
         const NEW = 1 << 13;
-        /// `A`
+        /// `A`: all classes except [`Self::MISS`] and [`Self::NEW`].
         const ALL = Self::GENERIC.bits() | Self::STRING.bits() | Self::LIST.bits() | Self::SET.bits()
             | Self::HASH.bits() | Self::SORTED_SET.bits() | Self::EXPIRED.bits() | Self::EVICTED.bits()
             | Self::STREAM.bits() | Self::MODULE.bits();

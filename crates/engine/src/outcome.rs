@@ -1,34 +1,35 @@
-//! What becomes of a command: one type from its handler to its connection.
+//! The result type of command handlers, which is passed on up to the client's connection.
 
 use crate::error::CommandError;
 use crate::shell_commands::NodeCommand;
 use crate::waiting::KeyWait;
 
-/// What became of a command. Unless it ran or failed, it has written and changed nothing.
+/// What becomes of a command. Unless the result is `Done` or `Fail`, the command has changed nothing and written no
+/// reply.
 #[derive(Debug)]
 pub enum CommandOutcome {
-    /// It ran, and its reply is written.
+    /// The command ran, and its reply is written.
     Done,
-    /// It waits for keys.
+    /// The command waits for keys.
     Block(KeyWait),
-    /// It waits until a pause ends.
+    /// The command waits until a pause ends.
     Pause,
-    /// It must start again with permission to lock undeclared slots.
+    /// The command must start again with permission to lock undeclared slots.
     Restart,
-    /// It runs on another worker, to which its connection moves.
+    /// The command must run on another worker, to which its connection moves.
     Offload(OffloadReason),
-    /// Its connection runs it, since it waits for more than keys.
+    /// The client's connection must run the command, since it waits for more than keys.
     Defer(NodeCommand),
-    /// It failed or was refused with this error.
+    /// The command failed or was refused with this error.
     Fail(CommandError),
 }
 
 /// Why a command does not run on its connection's own worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OffloadReason {
-    /// It is slow, or a slow command holds its slots.
+    /// The command is slow, or a slow command holds its slots.
     SlowCommand,
-    /// Another thread has kept its slots locked for some time.
+    /// Another thread has kept the command's slots locked for some time.
     SlotsLocked,
 }
 
@@ -47,7 +48,7 @@ impl CommandOutcome {
         }
     }
 
-    /// Returns the error for a command that must complete now.
+    /// Returns the error for a command that may not wait or move but must complete now.
     pub(crate) fn into_error(self) -> CommandError {
         match self {
             Self::Fail(error) => error,

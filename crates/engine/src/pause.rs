@@ -2,12 +2,12 @@
 //!
 //! Each purpose has its own pause and ends it independently; the strictest active pause applies. The node flags
 //! ([`crate::Settings::node_flags`]) show the result, so commands pay nothing while there is no pause. An expired pause
-//! ends when someone checks it ([`Pauses::end_expired`]): every command that would wait does, and so should a shell
-//! with waiting connections, at [`Pauses::strictest_pause`].
+//! ends when a thread checks it ([`Pauses::end_expired`]): every command that would wait does so, and a server with
+//! waiting connections should do so at the time that [`Pauses::strictest_pause`] returns.
 //!
-//! Every end of a pause or of a slot's write pause is counted ([`Pauses::ended_count`]) and reported to the shell after
-//! the flags are updated. A caller that reads the count, then the flags, and waits for a different count therefore
-//! misses no end.
+//! Every end of a pause or of a slot's write pause is counted ([`Pauses::ended_count`]) and reported through a callback
+//! after the flags are updated. A caller that reads the count, then the flags, and waits for a different count
+//! therefore misses no end.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -21,13 +21,13 @@ use crate::settings::{NodeFlags, Settings};
 /// The purpose of a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PausePurpose {
-    /// CLIENT PAUSE
+    /// The pause set by CLIENT PAUSE.
     Client,
     /// Manual failover: writes wait until the replica has caught up.
     Failover,
-    /// Shutdown: writes acknowledged from now on would be lost.
+    /// Shutdown: writes acknowledged during the shutdown would be lost.
     Shutdown,
-    /// DEBUG SLEEP.
+    /// The pause of DEBUG SLEEP.
     Sleep,
     /// The process was suspended and does not know yet whether it was failed over.
     ProcessSuspended,
@@ -41,7 +41,7 @@ const PURPOSES: [PausePurpose; 5] = [
     PausePurpose::ProcessSuspended,
 ];
 
-/// Indexed by [`PausePurpose`].
+/// The active pause for each purpose, indexed by [`PausePurpose`].
 type PausesByPurpose = [Option<Pause>; PURPOSES.len()];
 
 /// Which commands wait.
@@ -66,7 +66,7 @@ pub struct Pauses {
     /// Number of slots with paused writes; the slots know which ones ([`keyspace::SlotData::has_paused_writes`]).
     paused_slots: Mutex<usize>,
     ended_count: AtomicU64,
-    /// Called at each end of a pause.
+    /// Called each time a pause ends, after the flags were updated.
     end_callback: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -144,7 +144,8 @@ impl Pauses {
         }
     }
 
-    /// Counts one more slot with paused writes: from now on each thread that locks a slot for a write checks it.
+    /// Counts one more slot with paused writes. From now on, each thread that locks a slot for a write checks whether
+    /// the slot is paused.
     pub(crate) fn count_paused_slot(&self, settings: &Settings) {
         let mut slots = self.paused_slots.lock();
         *slots += 1;

@@ -19,15 +19,14 @@ use slot_routing::Slot;
 
 use crate::clients::{ChannelKind, Client};
 
-/// Maximum length of a bulk string's frame in bytes.
+/// Maximum length in bytes of a bulk string's header and final line break.
 const MAX_BULK_HEADER: usize = 24;
 
-/// Number of shards of a table.
 const SHARDS: usize = 64;
 
-/// Forwards messages to other cluster nodes; provided by the shell.
+/// Forwards messages to other cluster nodes; implemented by the server.
 pub trait Bus: Send + Sync + fmt::Debug {
-    /// Sends a client's message to all nodes, or only to those of this shard if `sharded`. Must not block.
+    /// Sends a client's message to all nodes, or only to the nodes of this shard if `sharded`. Must not block.
     fn publish(&self, sharded: bool, channel: &[u8], message: &[u8]);
 
     /// Returns the maximum total length of a channel and its message.
@@ -41,7 +40,6 @@ type Shard = RwLock<BTreeMap<Vec<u8>, Subscribers>>;
 #[derive(Debug)]
 struct SubscriptionTable {
     shards: Vec<Shard>,
-    /// Number of names.
     name_count: AtomicUsize,
 }
 
@@ -68,7 +66,6 @@ pub struct PubSub {
     channels: SubscriptionTable,
     patterns: SubscriptionTable,
     shard_channels: SubscriptionTable,
-    /// Number of clients with subscriptions.
     clients: AtomicUsize,
     /// Maximum queued bytes per subscriber before it is closed; 0 means unlimited (`client-output-buffer-limit
     /// pubsub`).
@@ -80,7 +77,7 @@ impl Default for PubSub {
     fn default() -> Self {
         Self {
             channels: SubscriptionTable::new(SHARDS),
-            // Every message is matched against all patterns, so sharding would not help.
+            // Patterns are not sharded, because every message is matched against all of them.
             patterns: SubscriptionTable::new(1),
             shard_channels: SubscriptionTable::new(SHARDS),
             clients: AtomicUsize::new(0),
@@ -107,7 +104,7 @@ impl PubSub {
         assert!(self.bus.set(bus).is_ok(), "a node has one bus");
     }
 
-    /// Returns whether the message fits on the cluster bus.
+    /// Returns whether the message fits into one packet of the cluster bus.
     pub fn fits_bus(&self, channel: &[u8], message: &[u8]) -> bool {
         self.bus.get().is_none_or(|bus| channel.len() + message.len() <= bus.max_message_len())
     }
@@ -119,7 +116,7 @@ impl PubSub {
         }
     }
 
-    /// Subscribes a client to a channel or pattern; returns the subscription count for its reply.
+    /// Subscribes a client to a channel or pattern; returns the client's subscription count for the reply.
     pub(crate) fn subscribe(&self, kind: ChannelKind, name: &[u8], client: &Arc<Client>) -> usize {
         let table = self.table(kind);
         let mut names = table.shard(name).write();
@@ -134,7 +131,7 @@ impl PubSub {
         client.subscription_count(kind)
     }
 
-    /// Unsubscribes a client; returns the subscription count for its reply.
+    /// Unsubscribes a client from a name; returns the client's subscription count for the reply.
     pub fn unsubscribe(&self, kind: ChannelKind, name: &[u8], client: &Client) -> usize {
         let table = self.table(kind);
         let mut names = table.shard(name).write();
@@ -231,7 +228,7 @@ impl PubSub {
         }
     }
 
-    /// Returns the matching names of this kind in order.
+    /// Returns the names of this kind that match `pattern` (all names if `None`), in ascending order.
     pub fn matching_names(&self, kind: ChannelKind, pattern: Option<&[u8]>) -> Vec<Vec<u8>> {
         let mut found: Vec<Vec<u8>> = Vec::new();
         for shard in &self.table(kind).shards {
@@ -243,7 +240,7 @@ impl PubSub {
         found
     }
 
-    /// Returns the number of subscribers of a name.
+    /// Returns the number of clients subscribed to a name of this kind.
     pub fn subscribers(&self, kind: ChannelKind, name: &[u8]) -> usize {
         self.table(kind).shard(name).read().get(name).map_or(0, BTreeMap::len)
     }

@@ -11,7 +11,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Returns a uniform random number.
+    /// Returns a random number, uniform over all values of `u64`.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

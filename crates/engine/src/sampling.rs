@@ -8,21 +8,21 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-/// Maximum number of distinct keys.
+/// Maximum number of distinct keys counted in a sample.
 const MAX_KEYS: usize = 16 * 1024;
-/// Maximum number of bytes kept per key.
+/// Maximum number of bytes kept of each key's name.
 const MAX_KEY_BYTES: usize = 256;
 
-/// The counts of the running sample, if any.
+/// The counts of the running sample; `None` while sampling is off.
 #[derive(Debug, Default)]
 pub(crate) struct KeySampler(Mutex<Option<KeySample>>);
 
 /// How often commands used each key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeySample {
-    /// Counts by key (possibly truncated) and slot.
+    /// Number of uses by key (possibly truncated) and slot.
     pub keys: BTreeMap<(Vec<u8>, u16), u64>,
-    /// Count of all keys beyond the maximum.
+    /// Number of uses of keys beyond the maximum of distinct keys.
     pub other_keys: u64,
 }
 
@@ -41,7 +41,6 @@ impl KeySampler {
         self.0.lock().is_some()
     }
 
-    /// Counts one use of a key.
     pub(crate) fn count_key(&self, key: &[u8], slot: u16) {
         let mut sample = self.0.lock();
         let Some(sample) = &mut *sample else { return };

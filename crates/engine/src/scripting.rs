@@ -1,4 +1,4 @@
-//! Per-thread script state: the Lua interpreter, the compiled scripts, and callbacks into the shell.
+//! Per-thread script state: the Lua interpreter, the compiled scripts, and callbacks into the server process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use slot_routing::Slot;
 /// Maximum number of EVAL texts that a thread looks up without computing their SHA1.
 const MAX_CACHED_TEXTS: usize = 512;
 
-/// Callbacks from scripts into the shell.
+/// Callbacks from scripts into the server process.
 #[derive(Debug, Clone, Copy)]
 pub struct ScriptHooks {
-    /// Writes a line of `redis.log`; the level is 0 to 3.
+    /// Writes a line of `redis.log`; the level is from 0 (debug) to 3 (warning).
     pub log_line: fn(u8, &str),
-    /// Called on a thread that a script has blocked for long, so that the shell can move its other work elsewhere.
+    /// Called on a thread that a script has blocked for long, so that the server can move the thread's other work
+    /// elsewhere.
     pub on_busy: fn(),
 }
 
@@ -30,12 +31,12 @@ impl Default for ScriptHooks {
 pub enum Runnable {
     /// A script of EVAL or EVALSHA.
     Script(Arc<Script>),
-    /// A function: its library, and its index there.
+    /// A function, given by its library and its index in that library.
     Function(Arc<Library>, usize),
 }
 
 impl Runnable {
-    /// Returns whether an earlier run touched undeclared keys.
+    /// Returns whether an earlier run accessed undeclared keys.
     pub(crate) fn has_undeclared_keys(&self) -> bool {
         match self {
             Self::Script(script) => script.has_undeclared_keys.load(Ordering::Relaxed),
@@ -97,16 +98,14 @@ pub struct ScriptCall {
     pub read_only: bool,
 }
 
-/// The scripts of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Scripting {
-    /// Created on first use.
+    /// The Lua interpreter, created on first use.
     interpreter: Option<Box<Interpreter>>,
     /// Whether the interpreter provides the deprecated `getfenv` and `setfenv`.
     deprecated_api: bool,
     /// The release counter that the compiled scripts and libraries of this thread correspond to.
     release_count: u64,
-    /// Scripts by the hash of their text.
     scripts_by_text: HashMap<u64, Arc<Script>>,
     /// The script or function of the next command, if it was already found while its slots were being locked.
     pub(crate) next_script: Option<Runnable>,
@@ -116,25 +115,24 @@ pub(crate) struct Scripting {
     pub(crate) console: Option<Box<dyn DebugConsole + Send>>,
     /// Start time of the last script on the thread's monotonic clock.
     pub(crate) started_at: u64,
-    /// The slot to which the last script is charged.
     pub(crate) charged_slot: ScriptSlot,
 }
 
 /// The slot to which a script is charged ([`crate::slot_costs`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ScriptSlot {
-    /// That of its declared keys, if any.
+    /// The slot of the declared keys, if there are any.
     #[default]
     Declared,
-    /// That of the first key of its calls, since it declares no keys.
+    /// The slot of the first key of the script's calls, since the script declares no keys.
     Used(Slot),
-    /// None: it may access keys of several slots and has called a command.
+    /// No slot, because the script may access keys of several slots and has called a command.
     Several,
 }
 
 impl Scripting {
     /// Takes out the interpreter for a run; the caller puts it back. Calls `make` if there is none, or if the present
-    /// one differs in the deprecated functions.
+    /// one was made with another setting for the deprecated functions.
     pub(crate) fn take_interpreter(
         &mut self,
         deprecated_api: bool,
@@ -182,13 +180,13 @@ impl Scripting {
         self.scripts_by_text.insert(hash, script);
     }
 
-    /// Finds a script by its SHA1 if this thread has compiled it.
+    /// Finds a script by its SHA1 among those that this thread has compiled.
     pub(crate) fn by_sha(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
         self.interpreter.as_ref()?.find_compiled(sha)
     }
 }
 
-/// Parses a SHA1 in hexadecimal and converts it to lower case.
+/// Parses a SHA1 of 40 hexadecimal digits and converts it to lower case; `None` if it is malformed.
 pub fn sha_of(word: &[u8]) -> Option<[u8; 40]> {
     let sha: &[u8; 40] = word.try_into().ok()?;
     Some(sha.map(|digit| digit.to_ascii_lowercase()))

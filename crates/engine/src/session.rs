@@ -1,12 +1,12 @@
 //! The engine's state of one client connection.
 //!
 //! A [`Session`] has a part for each concern, with private fields: who the client is ([`Identity`]) and what it may do
-//! ([`Rights`]), how it is answered ([`ProtocolSettings`]), which command it is in the middle of ([`SessionState`]),
+//! ([`Rights`]), how the server replies to it ([`ProtocolSettings`]), which command is unfinished ([`SessionState`]),
 //! and where its commands run ([`Scheduling`]).
 //!
-//! Whether the client is subscribed or runs MONITOR is not part of [`SessionState`], because neither excludes it: as in
-//! Valkey, a client that runs MONITOR may send MULTI, and a subscriber that speaks RESP3 may block. Other threads end
-//! subscriptions, too, when a slot moves away with its shard channels. [`Session::listener_state`] says what
+//! Subscriptions and MONITOR are not part of [`SessionState`], because they can coexist with the states there: as in
+//! Valkey, a client that runs MONITOR may send MULTI, and a subscriber that speaks RESP3 may block. Also, other threads
+//! end subscriptions when a slot moves away with its shard channels. [`Session::listener_state`] says what
 //! subscriptions and MONITOR forbid the next command.
 
 mod protocol;
@@ -34,13 +34,13 @@ use state::SessionState;
 /// The origin of a session's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CommandOrigin {
-    /// An ordinary client.
+    /// A client's own connection.
     #[default]
     Client,
     /// The master's replication stream: it bypasses the checks for clients, sees expired keys (the master decides on
     /// expiry), and is not logged as this node's own changes.
     Master,
-    /// The source of a slot import. Its commands apply like a master's but are logged by this node; they wait during
+    /// The source of a slot import. Its commands apply like a master's, but this node logs them. They wait during
     /// pauses, and the import ends when this node is no longer a master.
     Source,
 }
@@ -55,7 +55,7 @@ impl CommandOrigin {
         }
     }
 
-    /// Returns whether changes are logged as this node's own.
+    /// Returns whether this node logs the changes as its own.
     pub(crate) fn is_logged(self) -> bool {
         match self {
             Self::Client | Self::Source => true,
@@ -67,22 +67,22 @@ impl CommandOrigin {
 /// The mode of SCRIPT DEBUG for the next script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DebugMode {
-    /// Works on copied data, which is discarded.
+    /// The script works on copied data, which is discarded at the end.
     Discarded,
-    /// Works on the real data (SYNC).
+    /// The script works on the real data (SYNC).
     Kept,
 }
 
-/// Who the client is. Its id is also in [`Client`], but every write reads it.
+/// Who the client is. The id is also in [`Client`], but is copied here because every write reads it.
 #[derive(Debug)]
 struct Identity {
     id: u64,
     origin: CommandOrigin,
-    /// State visible to other threads.
+    /// The part of the client's state that is visible to other threads.
     client: Arc<Client>,
 }
 
-/// What changes only the next command.
+/// Settings that change only the next command.
 #[derive(Debug, Default)]
 struct NextCommand {
     /// Set by ASKING: the next command may access a slot that is being imported.
@@ -91,28 +91,27 @@ struct NextCommand {
     debug_mode: Option<DebugMode>,
 }
 
-/// The replies of the running batch.
 #[derive(Debug)]
 struct BatchReplies {
     /// Maximum size of pending replies in bytes; beyond it the client is closed.
     limit: usize,
-    /// Length of the reply buffer at the start of the batch.
+    /// Length of the reply buffer at the start of the batch, where the batch's replies begin.
     from: usize,
 }
 
 /// What subscriptions and MONITOR forbid the client's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListenerState {
-    /// Nothing.
+    /// Subscriptions and MONITOR forbid nothing.
     Free,
-    /// The client has subscriptions and speaks RESP2, in which messages cannot be told from other replies: only
-    /// commands about subscriptions are allowed.
+    /// The client has subscriptions and speaks RESP2, in which messages look like other replies. Only commands about
+    /// subscriptions are allowed.
     SubscriberOnly,
     /// The client runs MONITOR and may not access keys.
     Monitor,
 }
 
-/// The state of one connection.
+/// The engine's state of one client connection or replication stream.
 #[derive(Debug)]
 pub struct Session {
     identity: Identity,
@@ -157,7 +156,7 @@ impl Session {
         }
     }
 
-    /// Creates another session of the same client with the same rights and reading mode, in which a debugged script
+    /// Creates another session of the same client, with the same rights and READONLY mode, in which a debugged script
     /// runs.
     pub(crate) fn for_debugger(&self) -> Self {
         let mut own = Self::of(self.client().clone(), CommandOrigin::Client, self.is_authenticated());
@@ -188,7 +187,7 @@ impl Session {
         self.identity.origin
     }
 
-    /// Returns the state that other threads see.
+    /// Returns the part of the client's state that other threads see.
     #[must_use]
     #[inline(always)]
     pub fn client(&self) -> &Arc<Client> {
@@ -235,7 +234,7 @@ impl Session {
         }
     }
 
-    /// Returns whether messages may be queued: since the first subscription, until RESET.
+    /// Returns whether messages may be queued: from the first subscription until RESET.
     #[inline]
     pub(crate) fn receives_messages(&self) -> bool {
         self.protocol.pushes != Pushes::None
@@ -257,7 +256,7 @@ impl Session {
         self.protocol.pushes = self.protocol.pushes.with_read_keys(tracks);
     }
 
-    /// Returns whether no special handling is needed between commands. Only commands without keys change that.
+    /// Returns whether no special handling is needed between commands. Only commands without keys change the answer.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.rights.is_unrestricted()
@@ -326,7 +325,7 @@ impl Session {
         self.next.asking
     }
 
-    /// Lets the next command access a slot that is being imported (ASKING).
+    /// Lets the next command access a slot that is being imported; called for ASKING.
     pub fn set_asking(&mut self) {
         self.next.asking = true;
     }
@@ -370,15 +369,15 @@ impl Session {
         self.replies.limit = limit;
     }
 
-    /// Returns the replication offset after the client's last write (WAIT).
+    /// Returns the replication offset after the client's last write, which WAIT waits for.
     #[must_use]
     #[inline]
     pub fn last_write(&self) -> ReplOffset {
         self.progress.last_write
     }
 
-    /// Returns the replication offset after the last change of data, for which the reply may have to wait; excludes
-    /// published messages.
+    /// Returns the replication offset after the last change of data, for which the reply may have to wait; published
+    /// messages are excluded.
     #[must_use]
     #[inline]
     pub fn last_change(&self) -> ReplOffset {
@@ -402,16 +401,16 @@ impl Session {
         }
     }
 
-    /// Returns how far the client has written.
+    /// Returns the log offsets of the client's writes.
     pub(crate) fn progress(&self) -> LogProgress {
         self.progress
     }
 
-    /// Records what another thread wrote for the client.
+    /// Adopts the log offsets of what another thread wrote for the client.
     pub(crate) fn merge_progress(&mut self, other: LogProgress) {
         self.progress.last_write = self.progress.last_write.max(other.last_write);
         if other.last_change > ReplOffset(0) {
-            // Not the larger one: the client's own may belong to a history that has ended.
+            // Do not take the maximum: the client's own offset may belong to a replication history that has ended.
             self.progress.last_change = other.last_change;
             self.progress.change_count += 1;
         }
@@ -429,7 +428,7 @@ impl Session {
         self.client().running_requests.end();
     }
 
-    /// Publishes the last command and the session's state to other threads.
+    /// Publishes the last command and the session's state, for CLIENT LIST and other threads.
     pub fn publish(&self, now: Millis, last_command: usize) {
         let client = self.client();
         client.last_command.store(last_command, Ordering::Relaxed);
@@ -437,12 +436,12 @@ impl Session {
         client.db.store(self.db, Ordering::Relaxed);
     }
 
-    /// Sets CLIENT NO-EVICT.
+    /// Excludes the client from client eviction, or includes it again (CLIENT NO-EVICT).
     pub fn set_no_evict(&mut self, on: bool) {
         self.client().set_flag(ClientFlags::NO_EVICT, on);
     }
 
-    /// Sets CLIENT NO-TOUCH.
+    /// Sets whether the client's reads leave usage data unchanged (CLIENT NO-TOUCH).
     pub fn set_no_touch(&mut self, on: bool) {
         self.client().set_flag(ClientFlags::NO_TOUCH, on);
     }

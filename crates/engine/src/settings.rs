@@ -27,25 +27,27 @@ bitflags! {
     pub struct NodeFlags: u32 {
         /// The data set is being loaded.
         const LOADING = 1;
-        /// This is a read-only replica.
+        /// This node is a replica that refuses writes (`replica-read-only`).
         const READ_ONLY_REPLICA = 1 << 1;
-        /// A replica without a master link that must not serve stale data.
+        /// This replica has no link to its master, and must not serve stale data.
         const MASTER_DOWN = 1 << 2;
-        /// Too few healthy replicas for writes.
+        /// Too few healthy replicas are connected for writes (`min-replicas-to-write`).
         const NO_REPLICAS = 1 << 3;
-        /// The last save failed and writes must stop.
+        /// The last save failed, so writes must stop (`stop-writes-on-bgsave-error`).
         const MISCONF = 1 << 4;
         /// Memory use exceeds `maxmemory`.
         const OUT_OF_MEMORY = 1 << 5;
-        /// The cluster is down.
+        /// The cluster is down, so commands with keys are refused.
         const CLUSTER_DOWN = 1 << 6;
         /// Writes are paused (CLIENT PAUSE WRITE, manual failover).
         const WRITES_PAUSED = 1 << 7;
         /// All commands are paused (CLIENT PAUSE ALL).
         const ALL_PAUSED = 1 << 8;
-        /// A replica without cluster mode: clients with the REDIRECT capability are redirected to its master.
+        /// This node is a replica without cluster mode: clients with the REDIRECT capability are redirected to its
+        /// master.
         const REDIRECTS = 1 << 9;
-        /// A replica: expired keys are hidden, not deleted, and clients' writes, if permitted, are not logged.
+        /// This node is a replica: expired keys are hidden, not deleted, and clients' writes, if permitted, are not
+        /// logged.
         const REPLICA = 1 << 10;
         /// Writes to some slots are paused (MIGRATE of a frequently written key).
         const SLOT_WRITES_PAUSED = 1 << 11;
@@ -53,16 +55,16 @@ bitflags! {
         const AOF_FAILED = 1 << 12;
         /// A script has exceeded `busy-reply-threshold`.
         const BUSY = 1 << 13;
-        /// There are monitoring clients (MONITOR).
+        /// Some clients run MONITOR, or keys are being sampled, so that each command must be reported.
         const MONITORED = 1 << 14;
         /// Data is being imported (`import-mode`): keys are not expired.
         const IMPORTING = 1 << 15;
-        /// A master that restarted without data and waits until a replica is promoted.
+        /// This node is a master that restarted without data, and waits until a replica is promoted.
         const EMPTY_MASTER = 1 << 16;
-        /// A replica serves its old data while the new snapshot is being loaded.
+        /// This replica serves its old data while a new snapshot is being loaded.
         const ASYNC_LOADING = 1 << 17;
-        /// A client or its permissions are being revoked: all clients check before their next command
-        /// ([`crate::Engine::await_revoked`]).
+        /// A client is being closed or its permissions are being changed: all clients check theirs before their next
+        /// command ([`crate::Engine::await_revoked`]).
         const REVOKING = 1 << 18;
         /// Every command counts as slow (`long-command-threshold 0`).
         const BACKGROUND = 1 << 19;
@@ -70,17 +72,17 @@ bitflags! {
 }
 
 impl NodeFlags {
-    /// States in which the data may be stale.
+    /// Flags of a node whose data may be stale.
     pub const STALE: Self = Self::MASTER_DOWN.union(Self::EMPTY_MASTER);
-    /// Any pause: only the master's stream may be appended to the log.
+    /// Flags of any pause, during which only the master's stream may be appended to the log.
     pub const PAUSED: Self = Self::WRITES_PAUSED.union(Self::ALL_PAUSED);
-    /// States in which the node must not change data on its own.
+    /// Flags under which the node must not change data on its own, by expiry or eviction.
     pub const NO_OWN_CHANGES: Self =
         Self::PAUSED.union(Self::REPLICA).union(Self::LOADING).union(Self::IMPORTING);
 }
 
-/// A parameter with the values `no`, `yes` and `local`: whether no clients, all clients, or only local ones have a
-/// permission.
+/// A parameter with the values `no`, `yes` and `local`, which give a permission to no client, to all clients, or only
+/// to clients on this host.
 #[derive(Debug, Default)]
 pub struct ClientPermission(AtomicU8);
 
@@ -98,7 +100,7 @@ impl ClientPermission {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Returns whether a client has the permission; `local` means on this host.
+    /// Returns whether a client has the permission. `local` says whether the client runs on this host.
     #[must_use]
     pub fn allows(&self, local: bool) -> bool {
         match self.0.load(Ordering::Relaxed) {
@@ -109,7 +111,7 @@ impl ClientPermission {
     }
 }
 
-/// [`ListpackBounds`] that can be changed atomically.
+/// [`ListpackBounds`] that several threads may read while one changes them.
 #[derive(Debug)]
 pub struct AtomicBounds {
     entries: AtomicUsize,
@@ -142,11 +144,11 @@ impl From<ListpackBounds> for AtomicBounds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum UsageMeaning {
-    /// Time of the last access (LRU, and policies without usage data).
+    /// Usage data is the time of the last access (LRU, and policies without usage data).
     Accesses,
-    /// Access frequency (LFU).
+    /// Usage data is the access frequency (LFU).
     Counts,
-    /// Time of the last write (LRM).
+    /// Usage data is the time of the last write (LRM).
     Changes,
 }
 
@@ -192,11 +194,11 @@ pub struct EvictionSettings {
     pub replica_ignores: bool,
 }
 
-/// Settings from the configuration and the shell; changed at any time and read without locks.
+/// Settings from the configuration and the server process, which may change at any time and are read without locks.
 #[derive(Debug)]
 pub struct Settings {
     node_flags: AtomicU32,
-    /// Whether active expiry is on (DEBUG SET-ACTIVE-EXPIRE).
+    /// Whether expired keys are deleted before they are accessed (DEBUG SET-ACTIVE-EXPIRE).
     pub active_expire: AtomicBool,
     /// Whether scripts may call commands not allowed in scripts (DEBUG SET-DISABLE-DENY-SCRIPTS).
     pub scripts_may_call_all: AtomicBool,
@@ -213,10 +215,10 @@ pub struct Settings {
     validates_payloads: AtomicBool,
     /// Whether the process stops when a snapshot for replicas starts (DEBUG PAUSE-AFTER-FORK).
     pub stops_at_snapshots: AtomicBool,
-    /// `cluster-allow-reads-when-down`
+    /// Whether reads are served while the cluster is down (`cluster-allow-reads-when-down`).
     pub cluster_allow_reads_when_down: AtomicBool,
     measurements: AtomicU8,
-    /// `cluster-allow-pubsubshard-when-down`
+    /// Whether shard channels work while the cluster is down (`cluster-allow-pubsubshard-when-down`).
     pub cluster_allow_pubsubshard_when_down: AtomicBool,
     /// Whether FLUSHALL and FLUSHDB default to ASYNC (`lazyfree-lazy-user-flush`).
     pub flush_async: AtomicBool,
@@ -224,9 +226,9 @@ pub struct Settings {
     pub proto_max_bulk_len: AtomicI64,
     /// The meaning of the keys' usage data, by `maxmemory-policy`.
     usage_meaning: AtomicU8,
-    /// `lfu-log-factor`
+    /// How slowly the LFU counter grows with accesses (`lfu-log-factor`).
     pub lfu_log_factor: AtomicU32,
-    /// `lfu-decay-time`, in minutes.
+    /// Minutes after which an unused LFU counter is decremented (`lfu-decay-time`).
     pub lfu_decay_minutes: AtomicU32,
     /// Maximum size of the `intset` encoding (`set-max-intset-entries`).
     set_intset_entries: AtomicUsize,
@@ -238,7 +240,7 @@ pub struct Settings {
     pub hash_bounds: AtomicBounds,
     /// Maximum size of the `listpack` encoding of lists.
     list_limit: AtomicI32,
-    /// `hll-sparse-max-bytes`
+    /// Maximum size in bytes of the sparse HyperLogLog encoding (`hll-sparse-max-bytes`).
     pub hll_sparse_bytes: AtomicUsize,
     /// Milliseconds after which a script blocks the server (`busy-reply-threshold`); 0 means never.
     pub busy_reply_threshold: AtomicI64,
@@ -253,11 +255,11 @@ pub struct Settings {
     /// `stream-idmp-maxsize`; XCFGSET overrides them per stream.
     stream_iid_seconds: AtomicU64,
     stream_iids: AtomicU64,
-    /// DEBUG (`enable-debug-command`).
+    /// Who may call DEBUG (`enable-debug-command`).
     pub debug_command: ClientPermission,
-    /// MODULE LOAD and related commands (`enable-module-command`).
+    /// Who may call MODULE LOAD and related commands (`enable-module-command`).
     pub module_command: ClientPermission,
-    /// CONFIG SET of protected parameters (`enable-protected-configs`).
+    /// Who may change protected parameters with CONFIG SET (`enable-protected-configs`).
     pub protected_configs: ClientPermission,
     /// Eviction parameters: the index in [`POLICIES`], `maxmemory-samples`, the time limit per command in nanoseconds,
     /// and `replica-ignore-maxmemory`.
@@ -269,23 +271,24 @@ pub struct Settings {
     lazy_reasons: AtomicU8,
     /// Published event classes and channel kinds ([`EventClass`]).
     notified: AtomicU32,
-    /// Why the AOF cannot be written, while [`NodeFlags::AOF_FAILED`] is set.
+    /// The reason why the AOF cannot be written, while [`NodeFlags::AOF_FAILED`] is set.
     pub aof_error: ArcSwap<String>,
-    /// Number of FLUSHALL calls: a save of the data before one is useless.
+    /// Number of FLUSHALL calls. A save that started before the last call is useless.
     pub flushall_count: AtomicU64,
-    /// Number of times a whole database was emptied: an import has lost its earlier data then.
+    /// Number of times that a whole database was emptied. If the number changes during an import, its earlier data is
+    /// lost.
     pub cleared_databases: AtomicU64,
-    /// `cluster-preferred-endpoint-type`
+    /// Kind of address in redirections, as a number (`cluster-preferred-endpoint-type`).
     endpoint: AtomicU8,
     /// The master's `host:port`, while [`NodeFlags::REDIRECTS`] is set.
     pub redirect_to: ArcSwap<String>,
-    /// The availability zone of this server, for clients that prefer nearby nodes.
+    /// Availability zone of this server, for clients that prefer nearby nodes; empty if unset.
     pub availability_zone: ArcSwap<String>,
     /// State shared with the sentinels that monitor this server.
     pub sentinel: SentinelState,
 }
 
-/// The channel for hello messages of sentinels.
+/// Channel on which sentinels announce themselves to each other through their masters.
 const HELLO_CHANNEL: &[u8] = b"__sentinel__:hello";
 /// Prefix of the client names that sentinels use.
 const SENTINEL_NAME: &[u8] = b"sentinel-";
@@ -295,9 +298,10 @@ const SENTINEL_NAME: &[u8] = b"sentinel-";
 pub struct SentinelState {
     /// Whether a hello message has arrived since startup.
     pub hello_seen: AtomicBool,
-    /// Whether sentinels' pings get an error, while [`NodeFlags::EMPTY_MASTER`] is set.
+    /// Whether pings of sentinels get an error, so that the sentinels fail over from this node; set with
+    /// [`NodeFlags::EMPTY_MASTER`].
     pub hides_from_sentinels: AtomicBool,
-    /// The last hello message, until it is processed.
+    /// The last hello message, until the server process takes it.
     pub last_hello: ArcSwapOption<Vec<u8>>,
 }
 
@@ -448,7 +452,7 @@ impl Settings {
     /// Sets the flags in `among` to their values in `holding`, atomically.
     pub fn set_node_flags(&self, among: NodeFlags, holding: NodeFlags) {
         let holding = holding.intersection(among).bits();
-        // An unchanged value is not written, to spare other cores' caches; `Err` just means that.
+        // `Err` means that the value is unchanged; it is not written then, to spare the caches of other cores.
         let _ = self.node_flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, |before| {
             let after = before & !among.bits() | holding;
             (after != before).then_some(after)
@@ -462,7 +466,7 @@ impl Settings {
         EventClass::from_bits_retain(self.notified.load(Ordering::Relaxed))
     }
 
-    /// Sets the published event classes (`notify-keyspace-events`).
+    /// Sets the published event classes and channel kinds (`notify-keyspace-events`).
     pub fn set_notified(&self, classes: EventClass) {
         self.notified.store(classes.bits(), Ordering::Relaxed);
     }

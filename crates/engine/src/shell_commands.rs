@@ -1,6 +1,7 @@
-//! Commands that the engine does not run itself: identifiers for the shell and the connections that run them.
+//! Commands that the engine does not run itself: identifiers for the server process and the connections that run them.
 
-/// Commands that the shell runs in place of a handler of the engine, with the caller's slots locked ([`crate::Shell`]).
+/// Commands that the server process runs in place of a handler of the engine, with the caller's slots locked
+/// ([`crate::Shell`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "variants are named after the commands")]
 pub enum ShellCommand {

@@ -61,7 +61,7 @@ struct SlotCounters {
     bytes_out: AtomicU64,
 }
 
-/// The counters of one worker, by slot.
+/// The counters of one worker, indexed by slot; allocated when the worker first counts a command.
 #[derive(Debug, Default)]
 pub(crate) struct CountedSlots(OnceLock<Box<[SlotCounters]>>);
 
@@ -85,7 +85,7 @@ impl CountedSlots {
     }
 }
 
-/// Baseline per slot, subtracted from the sum of all workers. Empty means zero.
+/// Baseline per slot, which is subtracted from the sum of all workers; an empty vector means zero.
 #[derive(Debug, Default)]
 pub(crate) struct SlotCostBaseline(Mutex<Vec<SlotCost>>);
 
@@ -101,7 +101,6 @@ impl SlotCostBaseline {
         slots.iter().map(|slot| sum_of_workers(workers.clone(), *slot).wrapping_sub(off(slot))).collect()
     }
 
-    /// Resets the costs of these slots.
     pub(crate) fn reset<'w>(
         &self,
         workers: &(impl Iterator<Item = &'w CountedSlots> + Clone),
@@ -117,7 +116,6 @@ impl SlotCostBaseline {
         }
     }
 
-    /// Keeps the counts of a worker that ends.
     pub(crate) fn keep_ended_worker(&self, counted: &CountedSlots) {
         if counted.0.get().is_none() {
             return;
@@ -134,8 +132,8 @@ fn sum_of_workers<'w>(workers: impl Iterator<Item = &'w CountedSlots>, slot: Slo
     workers.fold(SlotCost::default(), |sum, worker| sum.wrapping_add(worker.cost_of(slot)))
 }
 
-/// Returns the size in bytes of a request. An inline one counts as if its words were separated by one blank each, without
-/// quotes, as in Valkey.
+/// Returns the size in bytes of a request. The size of an inline request is that of its words separated by one blank
+/// each, without quotes, as in Valkey.
 pub(crate) fn request_len(args: Args<'_>) -> u64 {
     if !args.is_inline() {
         return wire_len(args);

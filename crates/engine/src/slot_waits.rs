@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Waits for slot locks on all threads. Waits shorter than the spin phase are not counted.
+/// Statistics about waits for slot locks, of all threads. Waits that end during the spin phase are not counted.
 #[derive(Debug, Default)]
 pub struct SlotWaits {
     count: AtomicU64,

@@ -13,9 +13,10 @@ pub(crate) use crate::counter::add;
 use crate::histogram::Histogram;
 use crate::slot_costs::CountedSlots;
 
-/// Once this many error codes exist, new codes made up by scripts are counted together, as in Valkey.
+/// Number of error codes up to which a new code gets a counter of its own. As in Valkey, codes that scripts invent
+/// beyond it are counted together.
 const MAX_ERROR_CODES: usize = 128;
-/// The error code under which those are counted.
+/// Error code under which the codes beyond [`MAX_ERROR_CODES`] are counted.
 const OVERFLOW_CODE: &str = "ERRORSTATS_OVERFLOW";
 /// Maximum length of an error code; a text with a longer first word counts as a plain `ERR`.
 const MAX_CODE_LEN: usize = 30;
@@ -41,25 +42,25 @@ pub struct CommandStats {
 /// The counters of one worker thread.
 #[derive(Debug)]
 pub struct WorkerStats {
-    /// Indexed by command number ([`crate::RegisteredCommand::index`]).
+    /// Statistics per command, indexed by [`crate::RegisteredCommand::index`].
     pub commands: Box<[CommandStats]>,
-    /// Reads that found their key.
+    /// Number of reads that found their key.
     pub keyspace_hits: AtomicU64,
-    /// Reads that did not find their key.
+    /// Number of reads that did not find their key.
     pub keyspace_misses: AtomicU64,
-    /// Keys deleted because they expired.
+    /// Number of keys deleted because they expired.
     pub expired_keys: AtomicU64,
-    /// Hash fields deleted because they expired.
+    /// Number of hash fields deleted because they expired.
     pub expired_fields: AtomicU64,
-    /// Keys evicted to free memory.
+    /// Number of keys evicted to free memory.
     pub evicted_keys: AtomicU64,
-    /// Error replies sent.
+    /// Number of error replies sent.
     pub error_replies: AtomicU64,
     /// Number of replies per error code (`ERR`, `WRONGTYPE`).
     errors: Mutex<BTreeMap<String, u64>>,
     /// The error codes of all workers; shared because their total number is limited.
     error_codes: Arc<ErrorCodes>,
-    /// Changes to the data set, as counted in `rdb_changes_since_last_save`.
+    /// Number of changes to the data set, as counted in `rdb_changes_since_last_save`.
     pub changes: AtomicU64,
     /// Cost counters per slot.
     pub(crate) slots: CountedSlots,
@@ -72,13 +73,13 @@ impl WorkerStats {
         self.commands.iter().map(|command| command.calls.load(Ordering::Relaxed)).sum()
     }
 
-    /// Counts an error reply of a command that the shell runs.
+    /// Counts an error reply of a command that the engine does not run itself.
     pub fn count_failure(&self, index: usize, text: &str) {
         add(&self.commands[index].failed_calls, 1);
         self.count_error(text);
     }
 
-    /// Counts a blocked command that ended with an error for another reason than its keys.
+    /// Counts a blocked command that ended with an error that does not concern its keys, such as UNBLOCKED.
     pub fn count_rejection(&self, index: usize, text: &str) {
         add(&self.commands[index].rejected_calls, 1);
         self.count_error(text);
@@ -101,7 +102,7 @@ impl WorkerStats {
         *errors.entry(code.into_owned()).or_default() += 1;
     }
 
-    /// Counts an error that a script made up or passed on.
+    /// Counts an error that a script returned, whether the script created the error or passed it on.
     pub fn count_scripts_error(&self, text: &[u8]) {
         add(&self.error_replies, 1);
         let (code, mut errors) = (error_code(text), self.errors.lock());

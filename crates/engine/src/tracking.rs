@@ -3,9 +3,10 @@
 //! By default a client receives one invalidation for every key that it has read. Reads are recorded in a table by key,
 //! sharded by slot and updated while the key's slot is locked, so that no change is missed between the read and the
 //! record. In broadcast mode a client receives invalidations for all keys with one of its prefixes, and nothing is
-//! recorded. Messages go to the client itself (RESP3) or, as pub/sub messages, to another client that it named.
+//! recorded. Messages go to the client itself (RESP3) or, as pub/sub messages, to another client that it named with
+//! REDIRECT.
 //!
-//! In broadcast mode changes are batched: changed keys wait, each once, until the end of the batch of commands
+//! In broadcast mode changes are batched: each changed key is queued once until the end of the batch of commands
 //! ([`crate::Engine::send_invalidations`]).
 //!
 //! Without tracking clients a write costs one load.
@@ -23,7 +24,7 @@ const SHARDS: usize = 64;
 /// The channel on which RESP2 clients receive invalidations.
 const CHANNEL: &[u8] = b"__redis__:invalidate";
 
-/// Changed keys; the value is the client that changed the key, if it was only one.
+/// Changed keys, each with the client that changed it; `None` if several clients did.
 type PendingInvalidations = BTreeMap<Vec<u8>, Option<u64>>;
 
 /// The ids of clients that have read a key.
@@ -41,9 +42,9 @@ pub struct TrackingTable {
     /// Changed keys with tracked prefixes, not yet sent.
     pending: Mutex<PendingInvalidations>,
     any_pending: AtomicBool,
-    /// Maximum number of recorded keys; beyond it, other keys are invalidated early (`tracking-table-max-keys`).
+    /// Maximum number of recorded keys. Beyond it, keys are invalidated early to make room (`tracking-table-max-keys`).
     pub max_keys: AtomicUsize,
-    /// Maximum queued bytes per client before it is closed; 0 means unlimited.
+    /// Maximum bytes that may be queued for a client before it is closed; 0 means unlimited.
     pub output_limit: AtomicUsize,
 }
 
@@ -119,7 +120,7 @@ impl TrackingTable {
                 }
             }
         }
-        // Under the lock that starting clients take, so that their records are not removed.
+        // Decrement under the lock that `start` takes, so that records of a client that starts now are not removed.
         if self.clients.fetch_sub(1, Ordering::Relaxed) == 1 {
             let keys = self.take_keys();
             drop(prefixes);
@@ -246,7 +247,7 @@ impl TrackingTable {
             return;
         }
         drop(self.take_keys());
-        // Queued invalidations by prefix follow after this message, as in Valkey.
+        // As in Valkey, queued invalidations by prefix are sent after this message.
         for client in clients.list() {
             let broadcast = client.flags().contains(ClientFlags::BROADCAST);
             self.send_to_client(clients, client.id, broadcast, &mut |protocol, _| {
@@ -255,8 +256,8 @@ impl TrackingTable {
         }
     }
 
-    /// Sends a client with this kind of tracking the result of `message` for its protocol. `message` also receives the
-    /// id of the client whose own changes are left out, if this client uses NOLOOP.
+    /// Sends a client with this kind of tracking the result of `message` for the client's protocol. `message` also
+    /// receives the id of the client whose own changes are left out, if this client uses NOLOOP.
     fn send_to_client(
         &self,
         clients: &Clients,
@@ -287,7 +288,7 @@ impl TrackingTable {
             Some(other) if other.protocol() == Protocol::Resp3 => {
                 push(&other, Protocol::Resp3);
             }
-            // RESP2 clients can only receive messages while subscribed.
+            // A RESP2 client can receive messages only while it is subscribed.
             Some(other) if other.flags().contains(ClientFlags::PUBSUB) => {
                 push(&other, Protocol::Resp2);
             }
@@ -307,7 +308,7 @@ impl TrackingTable {
     }
 }
 
-/// A message encoded once per protocol.
+/// A message that is encoded at most once per protocol version.
 #[derive(Default)]
 struct EncodedMessage([Option<SharedBytes>; 2]);
 
@@ -318,7 +319,7 @@ impl EncodedMessage {
     }
 }
 
-/// Encodes an invalidation of some keys, or of all.
+/// Encodes an invalidation of these keys, or of all keys if `keys` is `None`.
 fn encode_invalidation(protocol: Protocol, keys: Option<&[&[u8]]>) -> SharedBytes {
     let mut bytes = Vec::new();
     let mut writer = Writer::new(&mut bytes, protocol);

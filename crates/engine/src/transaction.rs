@@ -8,17 +8,17 @@ use resp::{Args, Request};
 
 use crate::watch::{DirtyFlag, WatchedKey};
 
-/// Maximum size of a transaction queue; clients that exceed it are disconnected.
+/// Maximum size in bytes of a transaction queue; clients that exceed it are disconnected.
 pub(crate) const MAX_QUEUED_BYTES: usize = 1024 * 1024 * 1024;
 
 /// The commands queued since MULTI.
 #[derive(Debug)]
 pub(crate) struct Transaction {
-    /// Command numbers and requests.
+    /// The queued requests, each with its command's number.
     pub(crate) queue: Vec<(usize, Request)>,
     /// Whether a command was refused, so that EXEC aborts.
     pub(crate) has_failed: bool,
-    /// Memory used by the queue, in bytes.
+    /// Memory used by the queued requests, in bytes.
     pub(crate) memory_bytes: usize,
     /// The database in which the next queued command will run.
     pub(crate) db: u16,
@@ -37,7 +37,7 @@ impl Transaction {
     }
 }
 
-/// An EXEC with commands that must wait for more than keys: they run after all others, without slot locks.
+/// An EXEC whose queue has commands that wait for more than keys. They run after all others, without slot locks.
 #[derive(Debug)]
 pub(crate) struct DeferredExec {
     pub(crate) transaction: Box<Transaction>,
@@ -52,7 +52,7 @@ impl DeferredExec {
     }
 }
 
-/// The keys that a session watches.
+/// The keys that a session watches, and whether one of them has changed.
 #[derive(Debug, Default)]
 pub(crate) struct Watching {
     pub(crate) keys: BTreeSet<WatchedKey>,
@@ -64,7 +64,7 @@ impl Watching {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Unwatches all keys and returns them. Invalidations that arrive later have no effect.
+    /// Unwatches all keys and returns them. Changes that other threads report later have no effect.
     pub(crate) fn unwatch_all(&mut self) -> BTreeSet<WatchedKey> {
         self.dirty = Arc::new(AtomicBool::new(false));
         std::mem::take(&mut self.keys)

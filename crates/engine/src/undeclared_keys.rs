@@ -1,11 +1,11 @@
-//! Statistics about handlers that accessed undeclared keys. Each is a bug in a command; the client gets an error
-//! ([`crate::CommandError::UndeclaredKey`]).
+//! Statistics about handlers that accessed undeclared keys. Each such access is a bug in a command; the client gets an
+//! error ([`crate::CommandError::UndeclaredKey`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Number of such accesses, and the last command.
+/// Number of accesses to undeclared keys, and the command of the last one.
 #[derive(Debug, Default)]
 pub struct UndeclaredKeys {
     count: AtomicU64,
@@ -25,7 +25,7 @@ impl UndeclaredKeys {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Returns the last command; empty if there was none.
+    /// Returns the command of the last access; empty if there was none.
     #[must_use]
     pub fn last_command(&self) -> String {
         self.last_command.lock().clone()

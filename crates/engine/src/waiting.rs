@@ -34,7 +34,7 @@ pub(crate) const FETCH_BATCH: usize = 64;
 /// The keys that a command waits for, and when it stops waiting.
 #[derive(Debug, Clone)]
 pub struct KeyWait {
-    /// Argument indexes of the keys.
+    /// Indexes of the arguments that name the awaited keys.
     pub keys: Range<usize>,
     /// The type that the value must have for the command to run again.
     pub kind: Kind,
@@ -42,12 +42,12 @@ pub struct KeyWait {
     pub deadline: Option<Millis>,
     /// Whether the command runs again at the deadline, instead of timing out.
     pub retries_at_deadline: bool,
-    /// Writes the reply for a timeout.
+    /// Writes the reply that the client gets when the wait times out.
     pub timeout_reply: fn(&mut Writer<'_>),
-    /// The request to run on retries in place of the client's, if an argument referred to the state on arrival (such as
-    /// `$`).
+    /// The request to run on retries in place of the client's. `None` if the client's request can run again unchanged;
+    /// otherwise an argument such as `$` refers to the state on arrival and is replaced.
     pub resolved_request: Option<Request>,
-    /// Whether the command also runs again when a key is removed or changes its type, in order to report that.
+    /// Whether the command also runs again when a key is removed or changes its type, so that it can report this.
     pub wakes_on_removal: bool,
 }
 
@@ -67,25 +67,23 @@ impl KeyWait {
     }
 }
 
-/// The reply written on behalf of a waiter.
+/// The reply that another thread has written for a blocked client.
 #[derive(Debug, Default)]
 pub(crate) struct ServedReply {
     pub(crate) reply: Vec<u8>,
-    /// Log offsets at the end of its changes.
+    /// Log offsets at the end of the command's changes.
     pub(crate) progress: LogProgress,
 }
 
-/// A blocked command, ready to run again.
+/// A blocked command with everything needed to run it again.
 #[derive(Debug)]
 pub(crate) struct BlockedCommand {
-    /// The command's number.
     pub(crate) command: usize,
     pub(crate) request: Request,
-    /// The slots of all its keys.
+    /// The slots of all keys of the command, all of which must be locked to run it.
     pub(crate) slots: SmallVec<[Slot; 2]>,
     pub(crate) db: u16,
     pub(crate) protocol: Protocol,
-    /// Whether ASKING preceded it.
     pub(crate) asking: bool,
     /// Whether the command reads for a client in READONLY mode, which a node that becomes a replica continues to serve.
     pub(crate) reads_from_replicas: bool,
@@ -96,12 +94,12 @@ pub(crate) struct BlockedCommand {
 /// A blocked client with its command.
 #[derive(Debug)]
 pub struct Waiter {
-    /// Increases in order of arrival.
+    /// Arrival number; it increases with each waiter.
     sequence: u64,
     pub(crate) command: BlockedCommand,
     pub(crate) key_wait: KeyWait,
     pub(crate) client: Arc<Client>,
-    /// The reply, once served. Locked while the command is being tried.
+    /// The reply, once the client is served. The mutex is locked while another thread tries the command.
     pub(crate) served_reply: Mutex<Option<ServedReply>>,
 }
 
@@ -110,9 +108,9 @@ pub struct Waiter {
 pub(crate) struct ReadyKey {
     pub(crate) db: u16,
     pub(crate) key: Vec<u8>,
-    /// The last waiter that was tried.
+    /// Number of the last waiter that was tried; later rounds continue after it.
     pub(crate) last_tried: Option<u64>,
-    /// Whether the key was removed: only waiters for removals are tried then.
+    /// Whether the key was removed: only waiters that report removals are tried then.
     pub(crate) is_removed: bool,
 }
 
@@ -125,21 +123,20 @@ impl ReadyKey {
 /// The waiters of one key.
 #[derive(Debug, Default)]
 struct WaitQueue {
-    /// By arrival number.
     waiters: BTreeMap<u64, Arc<Waiter>>,
     /// Number of waiters that also wait for the key's removal.
     removal_waiter_count: usize,
 }
 
 impl WaitQueue {
-    /// Returns whether the waiter was new.
+    /// Adds a waiter; returns whether it was not in the queue yet.
     fn insert(&mut self, waiter: &Arc<Waiter>) -> bool {
         let is_new = self.waiters.insert(waiter.sequence, waiter.clone()).is_none();
         self.removal_waiter_count += usize::from(is_new && waiter.key_wait.wakes_on_removal);
         is_new
     }
 
-    /// Returns whether the waiter was present.
+    /// Removes a waiter; returns whether it was in the queue.
     fn remove(&mut self, waiter: &Waiter) -> bool {
         let was_there = self.waiters.remove(&waiter.sequence).is_some();
         self.removal_waiter_count -= usize::from(was_there && waiter.key_wait.wakes_on_removal);
@@ -155,7 +152,7 @@ impl WaitQueue {
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// Number of waiters, counted once for each key they wait for.
+    /// Number of waiters, each counted once per key that it waits for.
     count: AtomicUsize,
     by_db: Mutex<BTreeMap<u16, BTreeMap<Vec<u8>, WaitQueue>>>,
 }
@@ -192,7 +189,7 @@ impl Waiter {
         if self.key_wait.retries_at_deadline { UnblockReason::Retry } else { UnblockReason::Timeout }
     }
 
-    /// Returns whether the waiter can still be served. Called with `served` locked.
+    /// Returns whether the waiter can still be served. The caller has locked `served_reply` and passes its content.
     pub(crate) fn is_waiting(&self, served: Option<&ServedReply>) -> bool {
         served.is_none() && self.client.is_blocked() && !self.client.is_killed()
     }
@@ -244,13 +241,11 @@ impl WaitQueues {
         self.shard_of(slot).count.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the number of keys with waiters.
     pub(crate) fn keys(&self) -> usize {
         let keys = |shard: &Shard| shard.by_db.lock().values().map(BTreeMap::len).sum::<usize>();
         self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0).map(keys).sum()
     }
 
-    /// Returns the number of keys whose waiters also wait for removal.
     pub(crate) fn keys_with_removal_waiters(&self) -> usize {
         let of_loss = |keys: &BTreeMap<Vec<u8>, WaitQueue>| {
             keys.values().filter(|queue| queue.removal_waiter_count > 0).count()
@@ -269,19 +264,19 @@ impl WaitQueues {
             client: client.clone(),
             served_reply: Mutex::new(None),
         });
-        // Set before the waiter becomes visible: a thread that finds it may unblock it.
+        // Mark the client as blocked before the waiter becomes visible, because a thread that finds it may unblock the
+        // client.
         client.set_blocked(true);
         for key in waiter.keys() {
             let shard = self.shard_of(Slot::of_key(key));
             let mut by_db = shard.by_db.lock();
             let queue = by_db.entry(waiter.command.db).or_default().entry(key.to_vec()).or_default();
-            // A command may name a key twice.
+            // Count a waiter once even if its command names the key twice.
             shard.count.fetch_add(usize::from(queue.insert(&waiter)), Ordering::Relaxed);
         }
         waiter
     }
 
-    /// Removes a waiter from all its queues.
     pub(crate) fn remove(&self, waiter: &Waiter) {
         for key in waiter.keys() {
             let shard = self.shard_of(Slot::of_key(key));
@@ -301,7 +296,7 @@ impl WaitQueues {
     }
 
     /// Returns the next waiters of a key after number `after`, in arrival order; if the key `is_removed`, only those
-    /// that wait for removal.
+    /// that report removals.
     pub(crate) fn next_waiters(
         &self,
         db: u16,
@@ -320,8 +315,8 @@ impl WaitQueues {
         queue.waiters.range(from..).take(FETCH_BATCH).map(|(_, waiter)| waiter.clone()).collect()
     }
 
-    /// Reports a key that was removed outside of a command: waiters for removals run their commands again. The caller
-    /// has locked its slot.
+    /// Reports a key that was removed outside of a command: waiters that report removals run their commands again. The
+    /// caller has locked the key's slot.
     #[cold]
     pub(crate) fn report_removal(&self, db: u16, slot: Slot, key: &[u8]) {
         let by_db = self.shard_of(slot).by_db.lock();
@@ -330,7 +325,6 @@ impl WaitQueues {
         }
     }
 
-    /// Returns the awaited keys of a database.
     pub(crate) fn awaited_keys(&self, db: u16) -> Vec<Vec<u8>> {
         let used = self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0);
         let keys = |shard: &Shard| {
@@ -339,7 +333,7 @@ impl WaitQueues {
         used.flat_map(keys).collect()
     }
 
-    /// Returns the ids of blocked clients, each with whether a replica may serve it.
+    /// Returns the ids of all blocked clients, each with whether a replica may still serve its command.
     pub(crate) fn served_by_replicas(&self) -> BTreeMap<u64, bool> {
         let mut all = BTreeMap::new();
         for shard in &self.shards {
@@ -350,7 +344,6 @@ impl WaitQueues {
         all
     }
 
-    /// Returns the clients that wait for keys of a slot.
     pub(crate) fn clients_waiting_in_slot(&self, slot: Slot) -> Vec<Arc<Client>> {
         let by_db = self.shard_of(slot).by_db.lock();
         let queues = by_db.values().flatten().filter(|(key, _)| Slot::of_key(key) == slot);

@@ -13,7 +13,7 @@ use slot_routing::Slot;
 
 const SHARDS: usize = 64;
 
-/// Set once a watched key has changed.
+/// A flag shared with the session, set when one of its watched keys has changed.
 pub(crate) type DirtyFlag = Arc<AtomicBool>;
 /// The watchers of a database's keys.
 type WatchersByKey = BTreeMap<Vec<u8>, Vec<Watcher>>;
@@ -21,11 +21,10 @@ type WatchersByKey = BTreeMap<Vec<u8>, Vec<Watcher>>;
 /// A session that watches a key.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    /// Id of the session.
     pub(crate) session: u64,
     pub(crate) dirty: DirtyFlag,
-    /// Whether the key was already expired when it was watched, or has become so while absent: its removal is no change
-    /// then.
+    /// Whether the key was already expired when it was watched, or is absent and has expired since: its removal is no
+    /// change for this watcher then.
     pub(crate) was_expired: bool,
 }
 
@@ -34,7 +33,7 @@ pub(crate) struct Watcher {
 pub(crate) enum KeyPresence {
     Missing,
     Live,
-    /// Expired but not removed yet.
+    /// The key has expired but is not removed yet.
     Expired,
 }
 
@@ -62,7 +61,7 @@ impl Watcher {
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// Number of watched keys, counting each watcher.
+    /// Number of watched keys in this shard; a key counts once per watcher.
     count: AtomicUsize,
     by_db: Mutex<BTreeMap<u16, WatchersByKey>>,
 }
@@ -80,7 +79,6 @@ impl Default for WatchTable {
     }
 }
 
-/// A key that a session watches.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WatchedKey {
     pub(crate) db: u16,
@@ -88,7 +86,7 @@ pub(crate) struct WatchedKey {
 }
 
 impl WatchedKey {
-    /// Returns the approximate memory of a watch, in the session and in the table.
+    /// Returns the approximate memory that a watch uses in the session and in the table.
     pub(crate) fn bytes(&self) -> usize {
         2 * (self.key.len() + size_of::<Self>()) + size_of::<Watcher>()
     }

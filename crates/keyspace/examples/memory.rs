@@ -1,6 +1,6 @@
-//! Resident bytes per key, for the rows of the memory table in docs/keyspace.md.
+//! Measures resident bytes per key, for the memory table in docs/keyspace.md.
 //!
-//! `cargo run --release -p keyspace --example memory [percent of the keys]`: each row in a process of its own.
+//! `cargo run --release -p keyspace --example memory [percent of the keys]`: each row runs in a process of its own.
 
 use std::process::Command;
 
@@ -9,9 +9,9 @@ use keyspace::{EncodingLimits, Field, Key, Keyspace, Kind, PackedBuilder, Packed
 
 #[derive(Clone, Copy)]
 enum Data {
-    /// Key and value length in bytes, and whether the key has a TTL.
+    /// A string: key and value length in bytes, and whether the key has a TTL.
     String(usize, usize, bool),
-    /// Eleven fields, 282 bytes in total, including one value of 144 bytes.
+    /// A hash of eleven fields, 282 bytes in total, including one value of 144 bytes.
     SmallHash,
     /// A hash with this many fields, each with a 14-byte name and a 75-byte value.
     Hash(usize),

@@ -42,7 +42,7 @@ fn hset(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
 struct Writer {
     stop: AtomicBool,
     commands_done: AtomicU64,
-    /// In microseconds.
+    /// The writer's longest command in microseconds.
     longest_command: AtomicUsize,
 }
 

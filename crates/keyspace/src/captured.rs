@@ -27,16 +27,15 @@ pub(crate) struct Captured {
     bytes: Vec<u8>,
     overflow: Vec<OverflowRanges>,
     pieces: Vec<CapturedPiece>,
-    /// Number of pieces already visited.
     visited_pieces: usize,
     /// Records that only the snapshot still needed. The caller drops them after unlocking, because dropping
     /// is slow.
     pub(crate) records_to_drop: Vec<Record<Large>>,
-    /// `bytes` ends with the first chunks of a long value; the rest is copied under later locks.
+    /// Whether `bytes` ends with the first chunks of a long value, the rest of which is copied under later locks.
     pub(crate) in_long_value: bool,
-    /// Some parts of a multi-part value have been visited and more will follow.
+    /// Whether some parts of a multi-part value have been visited and more will follow.
     pub(crate) in_multipart_value: bool,
-    /// Visit keys with empty values, and skip values that have their own walk.
+    /// Whether keys are visited with empty values, and values that are walked in parts are skipped.
     pub(crate) keys_only: bool,
 }
 
@@ -80,16 +79,15 @@ enum CapturedContent {
     },
 }
 
-/// A large value that the walk took over in O(1). It is visited part by part with no slot locked.
+/// A large value that a snapshot took over in O(1). It is visited part by part while no slot is locked.
 pub(crate) trait MultipartWalk: std::fmt::Debug + Send {
     /// Returns the next part, or `None` at the end.
     fn next_part(&mut self) -> Option<ValuePart<'_>>;
 }
 
-/// A copied page.
 #[derive(Debug)]
 struct CopiedPage {
-    /// The snapshot's bit in the state of an entry.
+    /// The snapshot's bit in the state of an entry ([`crate::entry`]).
     snapshot_bit: u32,
     page: Range<usize>,
     overflow: Range<usize>,
@@ -102,7 +100,7 @@ struct CopiedKey {
     attributes: Attributes,
 }
 
-/// The key and database that own a value with its own walk.
+/// The database and key of a value that is visited in parts.
 #[derive(Clone, Copy)]
 pub(crate) struct ValueOwner<'a> {
     pub(crate) db: u16,
@@ -120,8 +118,8 @@ pub(crate) struct PartInfo {
     pub(crate) elements: for<'a> fn(FieldsPart<'a>) -> PartElements<'a>,
 }
 
-/// The parts of an entry that lie outside its page. `key` is `None` if the key is in the page; `value` is
-/// `None` if the value has its own walk.
+/// Returns the parts of an entry that lie outside its page. `key` is `None` if the key is in the page; `value` is
+/// `None` if the value is visited in parts.
 pub(crate) struct OverflowParts<'a> {
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) value: Option<&'a [u8]>,
@@ -130,7 +128,7 @@ pub(crate) struct OverflowParts<'a> {
 /// Looks up the overflow key and value of an entry by its page offset and header; `None` if it has none.
 pub(crate) type FindOverflow<'f, 'a> = dyn Fn(usize, Header) -> Option<OverflowParts<'a>> + 'f;
 
-/// Whether the entry belongs to the snapshot with this bit.
+/// Returns whether the entry belongs to the snapshot with this bit.
 pub(crate) fn is_in_snapshot(header: Header, bit: u32) -> bool {
     header.state() == STATE_ALIVE || header.state() & bit != 0
 }
@@ -170,7 +168,6 @@ impl Captured {
         self.bytes.len() - before
     }
 
-    /// Adds segments of a list.
     pub(crate) fn add_segments(&mut self, owner: ValueOwner<'_>, part: SegmentsPart) {
         let of = self.copy_key(owner);
         self.pieces
@@ -327,7 +324,7 @@ pub(crate) struct PageView<'a> {
 }
 
 impl PageView<'_> {
-    /// Visits the entries that existed at the cut.
+    /// Visits the entries that existed when the snapshot was taken.
     pub(crate) fn for_each(&self, visit: &mut VisitEntry<'_>) {
         let mut overflow = self.overflow.iter().peekable();
         for (at, header) in page::entries(self.page, page::HEADER_LEN) {
@@ -336,7 +333,7 @@ impl PageView<'_> {
             }
             let (mut key, mut value) = (header.key(self.page, at), header.value(self.page, at));
             if header.record_number(self.page, at).is_some() {
-                // An entry without a copied value has its own walk.
+                // An entry without a copied value is visited in parts later.
                 let Some(overflow_parts) =
                     overflow.next_if(|overflow_parts| overflow_parts.entry_offset == at)
                 else {

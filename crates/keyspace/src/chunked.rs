@@ -24,7 +24,7 @@ impl<T> ChunkedVec<T> {
     pub(crate) fn push(&mut self, value: T) {
         match self.chunks.last_mut() {
             Some(last) if last.len() < CHUNK_LEN => {
-                // Grow by half, not double: most of these vectors are small and there are many of them.
+                // Grow by half instead of doubling, because most of these vectors are small and there are many of them.
                 if last.len() == last.capacity() {
                     last.reserve_exact(last.len().div_ceil(2));
                 }
@@ -55,7 +55,7 @@ impl<T> ChunkedVec<T> {
         self.chunks.iter().flatten()
     }
 
-    /// Heap bytes used.
+    /// Returns the number of heap bytes used.
     pub(crate) fn bytes(&self) -> usize {
         let elements: usize = self.chunks.iter().map(|chunk| chunk.capacity() * size_of::<T>()).sum();
         elements + self.chunks.capacity() * size_of::<Vec<T>>()

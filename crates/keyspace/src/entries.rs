@@ -34,22 +34,20 @@ pub use lookup::KeyLookup;
 pub(crate) use lookup::StoredValue;
 use pins::{PendingValue, Pin};
 
-/// Location of an entry. Valid until the next change to its store; after that, use the one that the change
-/// returned.
+/// Location of an entry. It is valid until the next change to its store, which returns the new location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryRef(pub(crate) u32);
 
-/// The entry store.
 #[derive(Debug)]
 pub(crate) struct Entries<V: OverflowValue> {
     len: u32,
     volatile: u32,
-    /// Bytes of live and of dead entries, divided by two (all lengths are even).
+    /// Bytes of live and of dead entries, halved to cover more with 32 bits (all lengths are even).
     live_half_bytes: u32,
     dead_half_bytes: u32,
-    /// Page that receives new entries, or `NO_PAGE`.
+    /// Number of the page that receives new entries, or `NO_PAGE`.
     open_page: u32,
-    /// No entry expires before this.
+    /// Time before which no entry expires.
     next_due: Millis,
     /// Hint for the bytes of entries that will be inserted soon ([`Entries::expect_bytes`]).
     expected_bytes: u16,
@@ -65,7 +63,7 @@ pub(crate) struct Entries<V: OverflowValue> {
 struct Extras<V: OverflowValue> {
     store: RecordStore<V>,
     pins: Vec<Pin>,
-    /// Overflow values that a walk has reached and not finished.
+    /// Overflow values that a snapshot's walk has reached but not finished.
     pending_values: Vec<PendingValue>,
     page_expiries: Option<Box<expiry::PageExpiryTree>>,
     /// Expiry times of elements inside values.
@@ -76,11 +74,11 @@ struct Extras<V: OverflowValue> {
 
 const NO_PAGE: u32 = u32::MAX;
 
-/// A packed collection up to this length is always stored in a page: outside it, the overhead would cost as
-/// much as a page of its own.
+/// Length up to which a packed collection is always stored in a page: outside of it, the overhead would cost as much as
+/// a page of its own.
 pub(crate) const MAX_ALWAYS_INLINE: usize = 8 * Block::MIN_BLOCK_BYTES - page::HEADER_LEN;
-/// A longer packed collection stays in a page if the store has at least this many times its bytes.
-/// Collections grow, and the dead bytes left behind by each move must stay small compared to the store.
+/// Minimum ratio of the store's bytes to a longer packed collection that stays in a page. Collections grow, and the
+/// dead bytes left behind by each move must stay small compared to the store.
 const MIN_STORE_RATIO: usize = 8;
 
 /// A value that belongs to no store.
@@ -109,7 +107,7 @@ impl<V: OverflowValue> Default for Entries<V> {
 }
 
 impl<V: OverflowValue> Extras<V> {
-    /// Whether an empty store can drop these fields.
+    /// Returns whether an empty store can drop these fields.
     fn is_unused(&self) -> bool {
         let is_free = self.pins.is_empty() && self.pending_values.is_empty() && self.snapshot_only_bytes == 0;
         is_free && self.store.is_empty()
@@ -134,7 +132,7 @@ impl<V: OverflowValue> Default for Extras<V> {
 pub(crate) struct NewValue<'a> {
     pub(crate) attributes: Attributes,
     pub(crate) bytes: &'a [u8],
-    /// Total value length; the bytes after `bytes` are zero.
+    /// Total length of the value; the bytes after `bytes` are zero.
     pub(crate) len: usize,
 }
 
@@ -143,18 +141,18 @@ impl<V: OverflowValue> Entries<V> {
         self.len as usize
     }
 
-    /// Whether the store has allocated nothing: no page and no index line.
+    /// Returns whether the store has allocated nothing: no page and no index line.
     pub(crate) fn is_memory_free(&self) -> bool {
         self.len == 0 && self.extras.is_none() && self.pages.count() == 0 && self.index.bytes() == 0
     }
 
-    /// Whether an empty store may still hold memory for overflow values or expiry.
+    /// Returns whether an empty store may still hold memory for overflow values or expiry.
     #[inline]
     pub(crate) fn may_have_unused_memory(&self) -> bool {
         self.len == 0 && self.extras.is_some()
     }
 
-    /// Frees that memory unless a snapshot needs it.
+    /// Frees the memory of an empty store unless a snapshot needs it.
     pub(crate) fn release_unused_memory(&mut self) {
         let is_bare = self.len == 0 && self.pages.count() == 0;
         if is_bare && self.extras.as_ref().is_some_and(|extras| extras.is_unused()) {
@@ -167,7 +165,7 @@ impl<V: OverflowValue> Entries<V> {
         self.pages.fill_level()
     }
 
-    /// Number of entries with an expiry time.
+    /// Returns the number of entries with an expiry time.
     pub(crate) fn volatile_len(&self) -> usize {
         self.volatile as usize
     }
@@ -177,7 +175,7 @@ impl<V: OverflowValue> Entries<V> {
         Usage(header.usage(page, at))
     }
 
-    /// Writes only if the value changes, so that clean cache lines stay clean.
+    /// Sets the usage of an entry. Writes only if it changes, so that clean cache lines stay clean.
     #[inline]
     pub(crate) fn set_usage(&mut self, place: EntryRef, usage: Usage) {
         let (header, page, at) = self.pages.entry_mut(place.0);
@@ -243,7 +241,6 @@ impl<V: OverflowValue> Entries<V> {
         (attributes, value)
     }
 
-    /// Copies the entry's attributes and value.
     pub(crate) fn copy(&self, place: EntryRef) -> (Attributes, UnstoredValue<V>) {
         let (header, page, at) = self.pages.entry(place.0);
         let value = match self.stored_value_of(header, page, at) {
@@ -280,24 +277,24 @@ impl<V: OverflowValue> Entries<V> {
         here + (self.index.bytes() + self.secondary_order.bytes()) / self.len().max(1) + overflow
     }
 
-    /// Bytes of live entries, excluding overflow values.
+    /// Returns the bytes of live entries, excluding overflow values.
     pub(crate) fn live_bytes(&self) -> usize {
         self.live_half_bytes as usize * 2
     }
 
-    /// Bytes of pages, index and overflow records.
+    /// Returns the bytes of pages, index and overflow records.
     pub(crate) fn heap_bytes(&self) -> usize {
         let extras = self.extras.as_ref().map_or(0, |extras| size_of::<Extras<V>>() + extras.store.bytes());
         self.pages.bytes() + self.index.bytes() + self.secondary_order.bytes() + extras
     }
 
-    /// Bytes of the lookup structures: the index and the page list.
+    /// Returns the bytes of the lookup structures: the index and the page list.
     pub(crate) fn overhead_bytes(&self) -> usize {
         let index = if self.len == 0 { 0 } else { self.index.bytes().max(size_of::<Index>()) };
         index + self.pages.list_bytes()
     }
 
-    /// Whether any entry can have an overflow value.
+    /// Returns whether any entry can have an overflow value.
     #[inline]
     pub(crate) fn may_have_records(&self) -> bool {
         self.extras.is_some()
@@ -400,7 +397,7 @@ impl<V: OverflowValue> Entries<V> {
         self.secondary_order.remove(place.0, &names);
     }
 
-    /// Kills an unlinked entry, and its record if no snapshot needs it.
+    /// Marks an entry that was removed from the index as dead, and its record too if no snapshot needs the record.
     fn mark_dead_and_take_record(&mut self, place: EntryRef) -> Option<Record<V>> {
         let (header, page, at) = self.pages.entry(place.0);
         let overflow = header.record_number(page, at);
@@ -408,7 +405,7 @@ impl<V: OverflowValue> Entries<V> {
         let number = overflow?;
         let store = &mut self.extras_mut().store;
         if !died {
-            // Keep the record if a snapshot will reach this entry or has queued it in `pending_values`.
+            // Keep the record, because a snapshot will reach this entry or has queued it in `pending_values`.
             store.mark_snapshot_only(number);
             return None;
         }

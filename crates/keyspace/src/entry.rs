@@ -26,14 +26,14 @@
 
 use clock::Millis;
 
-/// Header and usage bytes.
+/// Number of header and usage bytes of an entry.
 const FIXED_LEN: usize = 6;
 const FIXED_LEN_OF_ELEMENT: usize = 4;
 pub(crate) const TIME_LEN: usize = 6;
 pub(crate) const MAX_KEY: usize = (1 << 9) - 1;
 pub(crate) const MAX_VALUE: usize = (1 << 12) - 1;
 
-/// Length of an expiry time that does not fit six bytes.
+/// Length in bytes of an expiry time that does not fit six bytes.
 pub(crate) const WIDE_TIME_LEN: usize = 8;
 
 /// The largest time in milliseconds that fits six bytes (negated: the smallest). Page bounds clamp times
@@ -47,14 +47,14 @@ pub(crate) const STATE_DEAD: u32 = 8;
 pub(crate) enum Placement {
     Inline,
     ValueOverflow,
-    /// The only placement with room for a time that [`needs_wide_time`].
+    /// Key and value are in overflow. Only this placement has room for a time that [`needs_wide_time`].
     KeyValueOverflow,
 }
 
 /// The placement bits of [`Placement::KeyValueOverflow`] with an eight-byte time.
 const WIDE_PLACEMENT_BITS: u32 = 3;
 
-/// Whether the time needs more than six bytes.
+/// Returns whether the time needs more than six bytes.
 #[inline]
 pub(crate) fn needs_wide_time(expiry: Option<Millis>) -> bool {
     expiry.is_some_and(|time| clamp_time(time) != time)
@@ -66,9 +66,8 @@ pub(crate) fn needs_wide_time(expiry: Option<Millis>) -> bool {
 pub(crate) struct TypeCode(u8);
 
 impl TypeCode {
-    /// Number of codes available for keys.
     pub(crate) const KEY_CODES: usize = 15;
-    /// An element of a large collection.
+    /// The code of an element of a large collection.
     pub(crate) const ELEMENT: Self = Self(15);
 
     pub(crate) const fn for_key(number: u8) -> Self {
@@ -137,7 +136,7 @@ impl Header {
         self.type_code() == TypeCode::ELEMENT
     }
 
-    /// Offset of the expiry time, if present.
+    /// Returns the offset of the expiry time, if present.
     #[inline]
     fn time_start(self) -> usize {
         if self.is_element() { FIXED_LEN_OF_ELEMENT } else { FIXED_LEN }
@@ -157,13 +156,13 @@ impl Header {
         self.0 >> 10 & 1 == 1
     }
 
-    /// Whether the expiry has eight bytes.
+    /// Returns whether the expiry has eight bytes.
     #[inline]
     fn has_wide_expiry(self) -> bool {
         self.0 >> 8 & 3 == WIDE_PLACEMENT_BITS
     }
 
-    /// Whether this expiry fits the entry without moving it.
+    /// Returns whether this expiry fits the entry without moving it.
     #[inline]
     pub(crate) fn fits_expiry(self, expiry: Option<Millis>) -> bool {
         self.has_expiry() == expiry.is_some() && (self.has_wide_expiry() || !needs_wide_time(expiry))
@@ -193,13 +192,13 @@ impl Header {
         self.time_start() + self.time_len()
     }
 
-    /// Length of an entry stored entirely inline, before padding.
+    /// Returns the length of an entry stored entirely inline, before padding.
     pub(crate) fn entry_len(code: TypeCode, volatile: bool, key: usize, value: usize) -> usize {
         let fixed = if code == TypeCode::ELEMENT { FIXED_LEN_OF_ELEMENT } else { FIXED_LEN };
         fixed + if volatile { TIME_LEN } else { 0 } + key + value
     }
 
-    /// Length of the entry in its page.
+    /// Returns the length of the entry in its page.
     #[inline]
     pub(crate) fn len(self) -> usize {
         (self.key_start() + self.key_len() + self.value_len()).next_multiple_of(2)
@@ -231,7 +230,7 @@ impl Header {
         })
     }
 
-    /// Overwrites the expiry of an entry for which [`holds`](Self::holds) is true.
+    /// Overwrites the expiry of an entry for which [`fits_expiry`](Self::fits_expiry) is true.
     #[inline]
     pub(crate) fn set_expiry(self, page: &mut [u8], at: usize, expiry: Millis) {
         debug_assert!(self.fits_expiry(Some(expiry)));
@@ -243,7 +242,7 @@ impl Header {
         }
     }
 
-    /// The usage counters; 0 for an element.
+    /// Returns the usage counters; 0 for an element.
     #[inline]
     pub(crate) fn usage(self, page: &[u8], at: usize) -> u16 {
         if self.is_element() { 0 } else { u16::from_le_bytes([page[at + 4], page[at + 5]]) }
@@ -261,7 +260,6 @@ impl Header {
         Attributes { code: self.type_code(), usage: self.usage(page, at), expiry: self.expiry(page, at) }
     }
 
-    /// The record number of an entry with overflow.
     pub(crate) fn record_number(self, page: &[u8], at: usize) -> Option<u32> {
         let value = (self.placement() != Placement::Inline).then(|| self.value(page, at))?;
         Some(u32::from_le_bytes(value.try_into().expect("a number is four bytes")))
@@ -276,12 +274,12 @@ pub(crate) struct Attributes {
     pub(crate) expiry: Option<Millis>,
 }
 
-/// The components of an entry to be written.
+/// Returns the components of an entry to be written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EntryDraft<'a> {
     pub(crate) attributes: Attributes,
     pub(crate) placement: Placement,
-    /// Empty if the key is stored in overflow.
+    /// Returns the key's bytes; empty if the key is stored in overflow.
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
 }

@@ -26,12 +26,12 @@ pub struct Field<'a> {
     pub name: &'a [u8],
     /// The field's value; empty for set members.
     pub value: &'a [u8],
-    /// Expiry time, if any.
+    /// Time at which the field expires; `None` if it has no expiry.
     pub expiry: Option<Millis>,
 }
 
 impl Field<'_> {
-    /// Whether the field has not expired at `now`.
+    /// Returns whether the field has not expired at `now`.
     #[must_use]
     pub fn is_live_at(&self, now: Millis) -> bool {
         self.expiry.is_none_or(|expiry| expiry > now)
@@ -41,12 +41,12 @@ impl Field<'_> {
 /// The previous state of a field that was overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplacedField {
-    /// Expiry of the old field, if any.
+    /// Expiry of the old field; `None` if it had none.
     pub expiry: Option<Millis>,
 }
 
 impl ReplacedField {
-    /// Whether the old field had expired at `now`.
+    /// Returns whether the old field had expired at `now`.
     #[must_use]
     pub fn was_expired_at(&self, now: Millis) -> bool {
         self.expiry.is_some_and(|expiry| expiry <= now)
@@ -68,7 +68,6 @@ pub(crate) trait FieldKind: std::fmt::Debug + Sized {
     fn visit_packed(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>));
 }
 
-/// The fields of a large collection.
 #[derive(Debug)]
 pub(crate) struct LargeFields<T: FieldKind> {
     pub(crate) entries: Entries<T::Overflow>,
@@ -81,10 +80,10 @@ impl<T: FieldKind> Default for LargeFields<T> {
     }
 }
 
-/// Up to this many fields are assumed to fit the near CPU caches.
+/// Number of fields up to which a collection is assumed to fit the near CPU caches.
 const NEAR_CACHE_FIELDS: usize = 4096;
 
-/// A field name as a lookup key; its slot is irrelevant.
+/// Makes a lookup key of a field name. The slot of the key is irrelevant.
 #[inline]
 pub(crate) fn lookup_key(name: &[u8]) -> Key<'_> {
     hashed_key(name, hashing::hash_bytes(name))
@@ -125,7 +124,6 @@ impl<T: FieldKind> LargeFields<T> {
         self.find(&hashed_key(name, hash)).map(|place| self.field_at(place))
     }
 
-    /// Whether a field with this name exists.
     #[inline]
     pub(crate) fn has_hashed(&self, name: &[u8], hash: u64) -> bool {
         self.find(&hashed_key(name, hash)).is_some()
@@ -220,7 +218,7 @@ impl<T: FieldKind> LargeFields<T> {
         self.entries.insert(key, NewValue { attributes, bytes: value, len: value.len() });
     }
 
-    /// Returns whether the field existed.
+    /// Removes a field. Returns whether it existed.
     pub(crate) fn remove(&mut self, name: &[u8]) -> bool {
         let key = lookup_key(name);
         let found = self.find(&key);
@@ -329,7 +327,7 @@ impl<T: FieldKind> Collection for LargeFields<T> {
 /// Some fields of a large collection, visited by a snapshot walk.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldsPart<'a> {
-    /// Whether any field of the whole collection had an expiry at the cut.
+    /// Whether any field of the whole collection had an expiry when the snapshot was taken.
     pub any_expires: bool,
     pub(crate) page: PageView<'a>,
 }
@@ -347,7 +345,7 @@ mod tests {
     use super::*;
     use crate::hash::HashFields;
 
-    /// Deviation of the observed picks from a uniform distribution, in standard deviations.
+    /// Returns the deviation of the observed picks from a uniform distribution, in standard deviations.
     fn chi_square_ratio(fields: &LargeFields<HashFields>, choices: u64) -> f64 {
         let mut chosen = std::collections::BTreeMap::new();
         for number in 0..choices {

@@ -11,7 +11,8 @@ use parking_lot::MutexGuard;
 
 use crate::keyspace::{Keyspace, POLL_INTERVAL, WaitPolicy};
 
-/// Held by the thread that waits for a slot while holding another. Must be acquired while holding no slot.
+/// The global lock, held by a thread that waits for a slot while holding another. It must be acquired while holding no
+/// slot.
 #[derive(Debug)]
 pub struct GlobalLock<'k> {
     pub(crate) keyspace: &'k Keyspace,

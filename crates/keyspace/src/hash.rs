@@ -16,7 +16,7 @@ use crate::large::Large;
 use crate::packed::{self, PackedBuilder, PackedValue, Shape};
 use crate::value::PartElements;
 
-/// Fields of a hash: each has a value and may expire.
+/// The fields of a hash, each of which has a value and may expire.
 #[derive(Debug)]
 pub(crate) struct HashFields;
 
@@ -51,19 +51,19 @@ impl<'a> From<records::FieldRecord<'a>> for Field<'a> {
 }
 
 impl<'a> HashRef<'a> {
-    /// Number of fields, including expired ones.
+    /// Returns the number of fields, including expired ones.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shape.len()
     }
 
-    /// Only a newly created hash can be empty.
+    /// Returns whether the hash has no fields. Only a newly created hash can be empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The OBJECT ENCODING name.
+    /// Returns the OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         if self.value_encoding == ValueEncoding::TableHash { "hashtable" } else { "listpack" }
@@ -87,7 +87,7 @@ impl<'a> HashRef<'a> {
         }
     }
 
-    /// Number of fields that have not expired at `now`. Scans only if some may have expired.
+    /// Returns the number of fields that have not expired at `now`. Scans the fields only if some may have expired.
     #[must_use]
     pub fn live_len(&self, now: Millis) -> usize {
         match self.shape {
@@ -122,7 +122,7 @@ impl<'a> HashRef<'a> {
         }
     }
 
-    /// Lower bound of the next field expiry.
+    /// Returns a lower bound of the next field expiry.
     #[must_use]
     pub fn next_due(&self) -> Option<Millis> {
         match self.shape {
@@ -145,7 +145,7 @@ impl PackedBuilder {
 }
 
 impl<'a> PackedValue<'a> {
-    /// The fields of a packed hash, or of one part of it.
+    /// Returns the fields of a packed hash, or of one part of it.
     pub fn fields(&self) -> impl Iterator<Item = Field<'a>> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Hash);
         records::records(self.bytes()).map(Field::from)

@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
-/// Chosen once per process, so that clients cannot construct colliding keys.
+/// Secrets of the hash function, chosen once per process so that clients cannot construct colliding keys.
 static SECRETS: OnceLock<RapidSecrets> = OnceLock::new();
 
-/// Mask for the position part of a hash. The low 16 bits stay free, with room for a slot number.
+/// Mask for the position part of a hash. The low 16 bits stay free, so that a cursor can hold a slot number there.
 pub(crate) const POSITION_MASK: u64 = !0xffff;
 
 /// Sets the secrets of this process unless they are already set.

@@ -21,7 +21,7 @@ use crate::hashing::POSITION_MASK;
 use crate::memory::prefetch;
 use crate::purge::PAGES_PER_LOCK;
 
-/// A segment that shrinks to this many entries goes back to the inline form.
+/// Number of entries at which a shrinking segment goes back to the inline form.
 const SHRINK_TO_INLINE_LEN: usize = inline::CAPACITY / 2;
 
 /// Provides the hashes of entries.
@@ -57,14 +57,14 @@ pub(crate) struct Directory {
     segments: ChunkedVec<Segment>,
     /// Free segment numbers.
     unused_segments: ChunkedVec<u32>,
-    /// Number of segments per depth.
     segments_by_depth: Vec<u32>,
 }
 
-/// Attempts per random pick. One in two or three succeeds, one in a hundred after many removals.
+/// Maximum attempts per random pick. Usually one in two or three attempts succeeds, and one in a hundred after many
+/// removals.
 const MAX_ATTEMPTS: usize = 1000;
 
-/// The next SplitMix64 pseudo-random number.
+/// Returns the next SplitMix64 pseudo-random number.
 fn splitmix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut splitmix64 = *state;
@@ -73,15 +73,14 @@ fn splitmix64(state: &mut u64) -> u64 {
     splitmix64 ^ splitmix64 >> 31
 }
 
-/// Entries per segment when an index is sized in advance; leaves room so that few segments split soon.
+/// Number of entries per segment when an index is sized in advance; leaves room so that few segments split soon.
 const INITIAL_ENTRIES: usize = segment::MAX_ENTRIES * 3 / 4;
-/// Limit for pre-splitting an index, which takes some microseconds.
+/// Maximum depth to which an index is split in advance, which takes some microseconds.
 const MAX_INITIAL_DEPTH: u8 = 6;
 
-/// Two sibling segments with fewer entries than this in total are merged.
+/// Total number of entries below which two sibling segments are merged.
 const MERGE_THRESHOLD: usize = 80;
 
-/// Converts an inline index into a segment.
 fn segment_from_inline(few: &InlineIndex, of: &impl HashSource) -> Segment {
     let mut taken = HashedRefs::new();
     lookup_hashes(of)(few.references(), &mut taken);
@@ -124,7 +123,7 @@ impl Directory {
         self.segments_by_depth[depth + 1] += 2;
     }
 
-    /// Returns the entry at `position` and cell `cell`, if that cell is taken. A segment is hit in
+    /// Returns the entry in cell `cell` of the segment at `position`, if the cell is taken. A segment is chosen in
     /// proportion to the positions it covers, and rejects in the same proportion, which keeps picks uniform.
     fn random_reference(&self, position: u64, cell: u64) -> Option<u32> {
         let deepest = self.segments_by_depth.iter().rposition(|&segments| segments > 0)?;
@@ -160,7 +159,7 @@ impl Directory {
 }
 
 impl Index {
-    /// The segment that covers `hash`; `None` for an inline index.
+    /// Returns the segment that covers `hash`; `None` for an inline index.
     #[inline]
     fn segment(&self, hash: u64) -> Option<&Segment> {
         match self {
@@ -191,7 +190,7 @@ impl Index {
         }
     }
 
-    /// The reference that a search for `hash` will most likely return. Only a hint.
+    /// Returns the reference that a search for `hash` will most likely return. Only a hint.
     #[inline]
     pub(crate) fn probable_reference(&self, hash: u64) -> Option<u32> {
         match self {
@@ -203,7 +202,7 @@ impl Index {
         }
     }
 
-    /// The reference with this hash that `is` accepts.
+    /// Returns the reference with this hash that `is` accepts.
     #[inline]
     pub(crate) fn find(&self, hash: u64, is: impl FnMut(u32) -> bool) -> Option<u32> {
         match self {
@@ -272,7 +271,6 @@ impl Index {
         }
     }
 
-    /// Removes the reference of an entry with this hash.
     pub(crate) fn remove(&mut self, hash: u64, reference: u32, of: &impl HashSource) {
         match self {
             Self::Inline(few) => few.remove(hash, reference),
@@ -338,8 +336,8 @@ impl Index {
         }
     }
 
-    /// Visits all entries in arbitrary order until `visit` returns false. Returns whether all were visited.
-    /// Needs no hashes.
+    /// Visits all entries in arbitrary order until `visit` returns false. Returns whether all were visited. The hashes
+    /// are not needed.
     pub(crate) fn visit_all(&self, of: &impl HashSource, mut visit: impl FnMut(u32) -> bool) -> bool {
         match self {
             Self::Inline(few) => {

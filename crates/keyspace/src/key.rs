@@ -7,31 +7,31 @@ use slot_routing::Slot;
 pub struct Key<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) slot: Slot,
-    /// Seeded per process, so that clients cannot construct colliding keys.
+    /// The key's hash, seeded per process so that clients cannot construct colliding keys.
     pub(crate) hash: u64,
 }
 
 impl<'a> Key<'a> {
-    /// The key's name.
+    /// Returns the key's name as bytes.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The hash slot that the key belongs to.
+    /// Returns the hash slot that the key belongs to.
     #[must_use]
     pub fn slot(&self) -> Slot {
         self.slot
     }
 
-    /// Reuses the hash for another copy of the key: `None` if `bytes` differ.
+    /// Reuses the hash for another copy of the key's name; `None` if `bytes` differ from it.
     #[must_use]
     #[inline]
     pub fn rebind<'b>(&self, bytes: &'b [u8]) -> Option<Key<'b>> {
         bytes_equal(self.bytes, bytes).then_some(Key { bytes, slot: self.slot, hash: self.hash })
     }
 
-    /// The key's hash; independent of its slot.
+    /// Returns the key's hash, which is independent of its slot.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash

@@ -20,23 +20,23 @@ use crate::slot::{SlotData, SlotGuard};
 use crate::snapshot::ActiveCuts;
 use crate::table::Table;
 
-/// Prefetch distance, in slots, while locking all slots in order.
+/// Number of slots by which prefetching runs ahead while all slots are locked in order.
 const PREFETCH_DISTANCE: usize = 16;
 
-/// Spin attempts before a waiter sleeps: about as long as a worker holds a slot for one batch of commands.
+/// Number of spin attempts before a waiting thread sleeps: about as long as a worker holds a slot for one batch of
+/// commands.
 const SPIN_ATTEMPTS: usize = 200;
-/// A slot held longer than this is awaited without holding all others.
+/// Time after which a thread that waits for a slot releases all other slots.
 const SHORT_WAIT: Duration = Duration::from_millis(1);
-/// How often a thread that waits for a slot consults its wait policy.
+/// Interval at which a thread that waits for a slot consults its wait policy.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Called every two milliseconds with the time waited so far; returns whether to keep waiting.
+/// Decides whether to keep waiting. It is called every two milliseconds with the time waited so far.
 pub(crate) type WaitPolicy<'a> = &'a dyn Fn(Duration) -> bool;
-/// Up to this many keys, prefetching needs no heap allocation.
+/// Number of keys up to which prefetching needs no heap allocation.
 const PREFETCH_BATCH: usize = 32;
-/// Guards of all slots.
 pub(crate) type AllGuards<'k> = Vec<Option<MutexGuard<'k, SlotData>>>;
 
-/// A slot aligned to its own cache lines.
+/// A slot with its lock, aligned so that it shares no cache line with another slot.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct AlignedSlot(Mutex<SlotData>);
@@ -46,9 +46,9 @@ struct AlignedSlot(Mutex<SlotData>);
 pub struct DatabaseSize {
     /// Total number of keys.
     pub keys: usize,
-    /// Keys with an expiry.
+    /// Number of keys with an expiry.
     pub volatile: usize,
-    /// Keys whose values have expiring elements.
+    /// Number of keys whose values have expiring elements.
     pub with_element_expiry: usize,
 }
 
@@ -80,8 +80,8 @@ impl Keyspace {
         hashing::seed_from_text(text)
     }
 
-    /// An empty keyspace with this many databases. `seed` makes hashes unpredictable; the first keyspace
-    /// created in a process sets it for all.
+    /// Creates an empty keyspace with this many databases. `seed` makes hashes unpredictable; the first keyspace
+    /// created in a process sets the seed for all.
     #[must_use]
     pub fn new(seed: u64, databases: u16) -> Self {
         Self::with_slots(seed, databases, Slot::all().collect())
@@ -106,24 +106,24 @@ impl Keyspace {
         }
     }
 
-    /// The slots that can hold keys, in ascending order; nearly always all slots.
+    /// Returns the slots that can hold keys, in ascending order; nearly always all slots.
     pub fn slots(&self) -> impl ExactSizeIterator<Item = Slot> + '_ {
         self.usable_slots.iter().copied()
     }
 
-    /// Whether keys of this slot may be written.
+    /// Returns whether keys of this slot may be written.
     #[must_use]
     pub fn is_in_use(&self, slot: Slot) -> bool {
         self.usable_slots.len() == SLOT_COUNT || self.usable_slots.binary_search(&slot).is_ok()
     }
 
-    /// An empty keyspace with the same databases and slots.
+    /// Creates an empty keyspace with the same databases and slots.
     #[must_use]
     pub fn empty_like(&self, seed: u64) -> Self {
         Self::with_slots(seed, self.databases, self.usable_slots.clone())
     }
 
-    /// Number of databases.
+    /// Returns the number of databases.
     #[must_use]
     pub fn databases(&self) -> u16 {
         self.databases
@@ -152,8 +152,7 @@ impl Keyspace {
         prefetch(slot.as_ptr().cast::<u8>().wrapping_add(64));
     }
 
-    /// Prefetches the key's index line (second pass). Locks the slot; `None` if it is locked by another
-    /// thread.
+    /// Prefetches the key's index line (second pass). Locks the slot; returns `None` if another thread has locked it.
     #[inline]
     pub fn prefetch_index(&self, db: u16, key: &Key<'_>) -> Option<PrefetchedSlot<'_>> {
         let data = self.slots[key.slot.index()].0.try_lock()?;
@@ -183,8 +182,8 @@ impl Keyspace {
         self.try_lock(slot).unwrap_or_else(|| self.wait_for_slot(slot))
     }
 
-    /// Spins before sleeping: a slot is held for a few microseconds, and a sleep with its wake-up costs both
-    /// threads more.
+    /// Spins before sleeping, because a slot is held only for a few microseconds, and a sleep with its wake-up costs
+    /// both threads more.
     #[cold]
     fn wait_for_slot(&self, slot: Slot) -> SlotGuard<'_> {
         let data = self.spin_for_slot(slot).unwrap_or_else(|| self.slots[slot.index()].0.lock());
@@ -199,8 +198,7 @@ impl Keyspace {
         })
     }
 
-    /// Locks all given slots or none: never waits for a slot while holding another, so two callers cannot
-    /// deadlock.
+    /// Locks all given slots or none. It never waits for a slot while holding another, so two callers cannot deadlock.
     #[must_use]
     pub fn lock_many(&self, slots: &[Slot]) -> LockedSlots<'_> {
         let mut locked = LockedSlots::default();
@@ -227,10 +225,10 @@ impl Keyspace {
         })
     }
 
-    /// Locks many slots without blocking other clients behind one busy slot: a slot that stays locked for
-    /// more than a moment is awaited with all others released. `held` has one place per slot. Returns whether
-    /// all are locked; false if the wait policy gave up. Only for the holder of the global lock, which may
-    /// hold other slots.
+    /// Locks many slots without blocking other clients behind one busy slot: if a slot stays locked for more than a
+    /// moment, the thread waits for it with all other slots released. `held` has one place per slot. Returns false if
+    /// the wait policy gave up, and otherwise true with all slots locked. Only for the holder of the global lock, which
+    /// may hold other slots.
     pub(crate) fn lock_all_slots<'k, G>(
         &'k self,
         _turn: &GlobalLock<'_>,
@@ -262,8 +260,8 @@ impl Keyspace {
         lock.try_lock().or_else(|| self.spin_for_slot(slot)).or_else(|| lock.try_lock_for(SHORT_WAIT))
     }
 
-    /// Prepares for locking all slots: allocates the guards and prefetches the lock cache lines. Fetching the
-    /// lines from other cores takes the time, not the locking.
+    /// Prepares for locking all slots: allocates the guards and prefetches the cache lines of the locks. Fetching these
+    /// lines from other cores takes longer than the locking itself.
     pub(crate) fn prepare_to_lock_all(&self) -> AllGuards<'_> {
         for slot in self.slots() {
             self.prefetch_lock(slot.index() + PREFETCH_DISTANCE);
@@ -319,43 +317,43 @@ impl Keyspace {
         SlotGuard { data, published: &self.published_summaries, slot, last_published: None, likely }
     }
 
-    /// Number of keys of database 0 in `slot`, as of the last unlock.
+    /// Returns the number of keys of database 0 in `slot`, as of the last unlock.
     #[must_use]
     pub fn slot_len(&self, slot: Slot) -> usize {
         self.published_summaries.keys[slot.index()].load(Ordering::Relaxed) as usize
     }
 
-    /// Number of keys in all databases, as of each slot's last unlock.
+    /// Returns the number of keys in all databases, as of each slot's last unlock.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.non_empty_slots().map(|slot| self.keys_in_slot(slot)).sum()
     }
 
-    /// Slots that hold visible keys, in ascending order, as of each slot's last unlock.
+    /// Returns the slots that hold visible keys, in ascending order, as of each slot's last unlock.
     pub fn non_empty_slots(&self) -> impl Iterator<Item = Slot> + '_ {
         self.published_summaries.non_empty_slots.iter()
     }
 
-    /// How often a slot became empty or non-empty, as of the last unlocks.
+    /// Returns how often slots became empty or non-empty, as of the last unlocks.
     #[must_use]
     pub fn non_empty_changes(&self) -> u64 {
         self.published_summaries.non_empty_slots.changes()
     }
 
-    /// Number of keys of `slot` in all databases, as of the last unlock.
+    /// Returns the number of keys of `slot` in all databases, as of the last unlock.
     #[must_use]
     pub fn keys_in_slot(&self, slot: Slot) -> usize {
         self.slot_len(slot)
             + self.published_summaries.other_database_keys[slot.index()].load(Ordering::Relaxed) as usize
     }
 
-    /// Number of keys of `slot` with an expiry, in all databases.
+    /// Returns the number of keys of `slot` with an expiry, in all databases.
     #[must_use]
     pub fn volatile_in_slot(&self, slot: Slot) -> usize {
         self.published_summaries.volatile[slot.index()].load(Ordering::Relaxed) as usize
     }
 
-    /// Number of keys of database `db` in `slot`.
+    /// Returns the number of keys of database `db` in `slot`.
     #[must_use]
     pub fn len_in_slot(&self, db: u16, slot: Slot) -> usize {
         if db == 0 {
@@ -364,20 +362,20 @@ impl Keyspace {
         if !self.has_other_databases(slot) { 0 } else { self.lock(slot).table_if(db).map_or(0, Table::len) }
     }
 
-    /// Whether databases other than 0 have keys in `slot`, as of the last unlock.
+    /// Returns whether databases other than 0 have keys in `slot`, as of the last unlock.
     #[must_use]
     pub fn has_other_databases(&self, slot: Slot) -> bool {
         self.published_summaries.other_database_keys[slot.index()].load(Ordering::Relaxed) > 0
     }
 
-    /// Number of keys of database `db`.
+    /// Returns the number of keys of database `db`.
     #[must_use]
     pub fn len(&self, db: u16) -> usize {
         self.non_empty_slots().map(|slot| self.len_in_slot(db, slot)).sum()
     }
 
-    /// Key counts per database. Slots are counted one after another while other threads may write. A slot is
-    /// locked only if databases other than 0 have keys in it.
+    /// Returns the key counts per database. Slots are counted one after another while other threads may write. A slot
+    /// is locked only if databases other than 0 have keys in it.
     #[must_use]
     pub fn sizes(&self) -> Vec<DatabaseSize> {
         let mut sizes = vec![DatabaseSize::default(); usize::from(self.databases())];
@@ -397,13 +395,13 @@ impl Keyspace {
         sizes
     }
 
-    /// Whether database `db` has no keys.
+    /// Returns whether database `db` has no keys.
     #[must_use]
     pub fn is_empty(&self, db: u16) -> bool {
         self.len(db) == 0
     }
 
-    /// The slots that may hold an expired key. Takes no locks, and returns at once while nothing can have
+    /// Returns the slots that may hold an expired key. Takes no locks, and returns at once while nothing can have
     /// expired.
     #[must_use]
     pub fn slots_with_expiries_due(&self, now: Millis) -> Vec<Slot> {
@@ -414,7 +412,7 @@ impl Keyspace {
         }
     }
 
-    /// Lower bound of the next key expiry; `None` if no key expires. It becomes exact when
+    /// Returns a lower bound of the next key expiry; `None` if no key expires. It becomes exact when
     /// [`Keyspace::slots_with_expiries_due`] runs.
     #[must_use]
     pub fn next_due(&self) -> Option<Millis> {

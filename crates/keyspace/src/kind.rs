@@ -10,32 +10,32 @@ use crate::stream;
 /// The type of a value, as reported by TYPE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A byte string.
+    /// A string of arbitrary bytes.
     String,
-    /// A sequence of elements.
+    /// A list: a sequence of elements.
     List,
-    /// Unique members.
+    /// A set of unique members.
     Set,
-    /// Unique members ordered by score.
+    /// A sorted set: unique members, ordered by score.
     SortedSet,
-    /// Fields with values.
+    /// A hash: fields with values.
     Hash,
-    /// Entries with ascending ids.
+    /// A stream: entries with ascending ids.
     Stream,
 }
 
 impl Kind {
-    /// All kinds.
+    /// All kinds, in the order of their declaration.
     pub const ALL: &[Self] =
         &[Self::String, Self::List, Self::Set, Self::SortedSet, Self::Hash, Self::Stream];
 
-    /// Parses a lower-case type name.
+    /// Parses a lower-case type name; `None` if it names no kind.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|kind| kind.name() == name).copied()
     }
 
-    /// The name used by TYPE and by the TYPE option of SCAN.
+    /// Returns the name used by TYPE and by the TYPE option of SCAN.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -75,12 +75,12 @@ impl Kind {
 /// How a string was produced, which decides its OBJECT ENCODING name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum EncodingHint {
-    /// Set as a whole: the content decides the name.
+    /// The string was set as a whole, so its content decides the name.
     #[default]
     ByContent,
-    /// Edited in place (APPEND, SETRANGE, SETBIT): Redis reports `raw` whatever the content is.
+    /// The string was edited in place (APPEND, SETRANGE, SETBIT): Redis reports `raw` whatever the content is.
     Raw,
-    /// The result of INCRBYFLOAT: Redis does not report `int` even for an integral value.
+    /// The string is a result of INCRBYFLOAT: Redis does not report `int` even for an integral value.
     NeverInt,
 }
 
@@ -89,10 +89,10 @@ pub enum EncodingHint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ValueEncoding {
-    /// Encoding name decided by the content.
+    /// A string whose content decides the encoding name.
     String,
     RawString,
-    /// A result of INCRBYFLOAT.
+    /// A string that is a result of INCRBYFLOAT.
     FloatSumString,
     ListpackHash,
     TableHash,
@@ -112,7 +112,7 @@ impl ValueEncoding {
         TypeCode::for_key(self as u8)
     }
 
-    /// The encoding for the code of a key's entry.
+    /// Returns the encoding for the code of a key's entry.
     #[inline(always)]
     pub(crate) fn of(code: TypeCode) -> Self {
         match code.as_u8() {
@@ -145,7 +145,6 @@ impl ValueEncoding {
         }
     }
 
-    /// Whether values of this encoding have elements.
     #[inline]
     pub(crate) fn is_collection(self) -> bool {
         match self.kind() {
@@ -154,7 +153,6 @@ impl ValueEncoding {
         }
     }
 
-    /// The initial encoding of a value of this kind.
     pub(crate) fn initial_for(kind: Kind) -> Self {
         match kind {
             Kind::String => Self::String,
@@ -166,8 +164,7 @@ impl ValueEncoding {
         }
     }
 
-    /// The encoding after elements described by `about` were added. An encoding never reverts to a smaller
-    /// one.
+    /// Returns the encoding after elements described by `about` were added. An encoding never reverts to a smaller one.
     pub(crate) fn encoding_after_adding(self, about: &ValueSummary, limits: &EncodingLimits) -> Self {
         match self {
             Self::String | Self::RawString | Self::FloatSumString | Self::Stream => self,
@@ -197,7 +194,7 @@ impl ValueEncoding {
         }
     }
 
-    /// Whether a value with `len` elements is stored in this packed form.
+    /// Returns whether a value with `len` elements is stored in this packed form.
     #[inline]
     pub(crate) fn stays_packed(self, bytes: &[u8], len: usize) -> bool {
         match self.kind() {
@@ -209,7 +206,7 @@ impl ValueEncoding {
         }
     }
 
-    /// Maximum number of elements of a packed value, because lookups scan them linearly.
+    /// Returns the maximum number of elements of a packed value, because lookups scan them linearly.
     pub(crate) fn max_packed_elements(self) -> usize {
         match self {
             // An intset is sorted and searched by bisection.
@@ -255,12 +252,12 @@ pub struct ListpackBounds {
 pub struct ListLimit(pub i32);
 
 impl ListLimit {
-    /// Bytes of a listpack besides its entries.
+    /// Number of bytes of a listpack besides its entries.
     const LISTPACK_OVERHEAD: usize = 7;
-    /// Byte limit that applies in addition to an element count.
+    /// Limit in bytes that applies in addition to an element count.
     const MAX_COUNTED_BYTES: usize = 8192;
 
-    /// The limit: `Ok` bytes or `Err` elements.
+    /// Returns the limit: `Ok` with a number of bytes, or `Err` with a number of elements.
     fn byte_or_element_limit(self) -> Result<usize, usize> {
         match self.0 {
             0.. => Err(self.0.max(1) as usize),
@@ -268,7 +265,7 @@ impl ListLimit {
         }
     }
 
-    /// Whether a list of this many bytes and elements exceeds the limit.
+    /// Returns whether a list of this many bytes and elements exceeds the limit.
     pub(crate) fn is_exceeded_by(self, bytes: usize, len: usize) -> bool {
         let bytes = bytes + Self::LISTPACK_OVERHEAD;
         match self.byte_or_element_limit() {
@@ -277,8 +274,8 @@ impl ListLimit {
         }
     }
 
-    /// Whether a quicklist has shrunk enough to be a listpack again: to half the limit, which avoids
-    /// flapping.
+    /// Returns whether a quicklist has shrunk enough to become a listpack again. It must shrink to half the limit, so
+    /// that the encoding does not change back and forth.
     pub(crate) fn permits_conversion_to_listpack(self, bytes: usize, len: usize) -> bool {
         match self.byte_or_element_limit() {
             Ok(most) => bytes + Self::LISTPACK_OVERHEAD <= most / 2,
@@ -299,24 +296,24 @@ pub struct SetBounds {
 /// Limits for the entries that share a stream node; 0 means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamNodeBounds {
-    /// `stream-node-max-bytes`
+    /// Maximum size of a node in bytes (`stream-node-max-bytes`).
     pub bytes: usize,
-    /// `stream-node-max-entries`
+    /// Maximum number of entries in a node (`stream-node-max-entries`).
     pub entries: usize,
 }
 
 /// Thresholds of the compact encodings, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncodingLimits {
-    /// `list-max-listpack-size`.
+    /// The limit for lists (`list-max-listpack-size`).
     pub list: ListLimit,
-    /// `set-max-intset-entries`, `set-max-listpack-entries` and `set-max-listpack-value`.
+    /// Limits for sets (`set-max-intset-entries`, `set-max-listpack-entries` and `set-max-listpack-value`).
     pub set: SetBounds,
-    /// `zset-max-listpack-entries` and `zset-max-listpack-value`.
+    /// Limits for sorted sets (`zset-max-listpack-entries` and `zset-max-listpack-value`).
     pub sorted_set: ListpackBounds,
-    /// `hash-max-listpack-entries` and `hash-max-listpack-value`.
+    /// Limits for hashes (`hash-max-listpack-entries` and `hash-max-listpack-value`).
     pub hash: ListpackBounds,
-    /// `stream-node-max-bytes` and `stream-node-max-entries`.
+    /// Limits for streams (`stream-node-max-bytes` and `stream-node-max-entries`).
     pub stream: StreamNodeBounds,
 }
 

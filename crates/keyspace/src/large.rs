@@ -23,13 +23,13 @@ use crate::stream::LargeStream;
 /// walk passes its key; from then on it keeps the pinned state until the walk has gone through it part by
 /// part.
 pub(crate) trait Collection: std::fmt::Debug {
-    /// Number of elements.
+    /// Returns the number of elements.
     fn len(&self) -> usize;
 
     /// Estimates the bytes freed by dropping it, in O(1).
     fn estimated_bytes(&self) -> usize;
 
-    /// Heap bytes used.
+    /// Returns the number of heap bytes used.
     fn held_bytes(&self) -> usize;
 
     fn fill_level(&self) -> FillLevel;
@@ -37,10 +37,10 @@ pub(crate) trait Collection: std::fmt::Debug {
     /// Adds the elements of a packed value of its kind. Returns whether all were new.
     fn add_packed(&mut self, elements: PackedValue<'_>) -> bool;
 
-    /// A deep copy without pins.
+    /// Returns a deep copy that no snapshot has pinned.
     fn copy(&self) -> Large;
 
-    /// Pins the current elements for the snapshot with this bit. Idempotent.
+    /// Pins the current elements for the snapshot with this bit. Has no effect if they are pinned already.
     fn pin(&mut self, bit: u32);
 
     /// Copies the next pinned part together with its key, unpins it, and returns its bytes. `None` when
@@ -64,7 +64,7 @@ pub(crate) trait Collection: std::fmt::Debug {
 /// A value that is stored outside the pages.
 #[derive(Debug)]
 pub(crate) enum Large {
-    /// A string or packed collection.
+    /// A string or packed collection, stored as bytes.
     Bytes(Vec<u8>),
     List(Box<Segments>),
     Set(Box<LargeFields<SetFields>>),
@@ -74,7 +74,6 @@ pub(crate) enum Large {
 }
 
 impl Large {
-    /// An empty value in the large form of its kind.
     pub(crate) fn empty(kind: Kind) -> Self {
         match kind {
             Kind::String => Self::Bytes(Vec::new()),
@@ -86,7 +85,7 @@ impl Large {
         }
     }
 
-    /// Bytes of the elements, for kinds whose encoding depends on it.
+    /// Returns the total bytes of the elements, for kinds whose encoding depends on it; otherwise 0.
     pub(crate) fn elements_len(&self) -> u32 {
         match self {
             Self::Bytes(bytes) => elements_len(bytes),
@@ -113,9 +112,10 @@ impl From<Vec<u8>> for Large {
     }
 }
 
-/// Tuned for pages of keys: measured with strings of 18 to 3000 bytes and hashes, 15 to 170 keys per slot.
+/// Page length factor for keys, measured with strings of 18 to 3000 bytes and hashes, 15 to 170 keys per slot.
 const KEY_PAGE_LEN_FACTOR: u64 = 450;
-/// Tuned for elements: large collections do not grow in step, so holes in the pool are reused at once.
+/// Page length factor for elements: large collections do not all grow at the same time, so other pages soon reuse holes
+/// in the pool.
 pub(crate) const ELEMENT_PAGE_LEN_FACTOR: u64 = 4800;
 
 impl OverflowValue for Large {

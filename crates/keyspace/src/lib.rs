@@ -70,5 +70,5 @@ pub use stream::{
 };
 pub use table::{DetachedValue, NewEntry, RemovedValue, ScanItem, Table};
 pub use usage::{LfuSettings, Usage};
-// The kinds and their read-only views.
+// Re-export the kinds and their read-only views.
 pub use value::*;

@@ -19,9 +19,9 @@ use segments::{Segments, SegmentsPart};
 /// An end of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListEnd {
-    /// The first element (left end).
+    /// The end with the first element (left end).
     Head,
-    /// The last element (right end).
+    /// The end with the last element (right end).
     Tail,
 }
 
@@ -42,33 +42,32 @@ pub struct ListRun<'a> {
 }
 
 impl<'a> ListRun<'a> {
-    /// The decoded elements.
+    /// Returns the decoded elements.
     pub fn items(&self) -> impl Iterator<Item = ListItem<'a>> + Clone + use<'a> {
         records::items(self.entries)
     }
 }
 
 impl<'a> ListRef<'a> {
-    /// Number of elements.
+    /// Returns the number of elements.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.shape.len()
     }
 
-    /// Only a list that was just emptied has no elements.
+    /// Returns whether the list has no elements. Only a list that was just emptied has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The OBJECT ENCODING name.
+    /// Returns the OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         if self.value_encoding == ValueEncoding::QuicklistList { "quicklist" } else { "listpack" }
     }
 
-    /// Bytes of the records.
     pub(crate) fn bytes(&self) -> usize {
         match self.shape {
             Shape::Packed(packed) => packed.len() - COUNT_LEN,
@@ -76,7 +75,7 @@ impl<'a> ListRef<'a> {
         }
     }
 
-    /// The element at `index`, if it exists.
+    /// Returns the element at `index`, if it exists.
     #[must_use]
     #[inline]
     pub fn get(&self, index: usize) -> Option<ListItem<'a>> {
@@ -131,7 +130,7 @@ impl<'a> ListRef<'a> {
         });
     }
 
-    /// Number of runs.
+    /// Returns the number of runs.
     #[must_use]
     pub fn runs(&self) -> usize {
         match self.shape {
@@ -166,7 +165,7 @@ impl SegmentsPart {
 }
 
 impl<'a> ListPart<'a> {
-    /// Number of runs of the whole list at the cut.
+    /// Returns the number of runs of the whole list at the cut.
     #[must_use]
     pub fn total_runs(&self) -> usize {
         self.part.total.segments
@@ -190,7 +189,7 @@ impl PackedBuilder {
 }
 
 impl<'a> PackedValue<'a> {
-    /// The elements of a packed list, or of one part of it.
+    /// Returns the elements of a packed list, or of one part of it.
     pub fn items(&self) -> impl Iterator<Item = ListItem<'a>> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::List);
         records::items(&self.bytes()[COUNT_LEN..])

@@ -14,19 +14,19 @@ use crate::prefetched::PrefetchedSlot;
 use crate::slot::{SlotData, SlotGuard};
 use crate::usage::Usage;
 
-/// Up to this many slots are locked without a heap allocation besides the guards.
+/// Number of slots up to which locking needs no heap allocation besides the guards.
 const MAX_INLINE_SLOTS: usize = 16;
-/// With at most this many keys, prefetched lines are still cached when they are used.
+/// Number of keys up to which prefetched lines are still cached when they are used.
 const MAX_PREFETCHED_KEYS: usize = 512;
 
 /// Locked slots in ascending order.
 #[derive(Debug, Default)]
 pub struct LockedSlots<'k> {
-    /// The single locked slot, the most common case.
+    /// The locked slot if there is only one, which is the most common case.
     single_guard: Option<SlotGuard<'k>>,
     /// All locked slots, if there are several.
     guards: SlotGuards<'k>,
-    /// Slots borrowed from another owner; exclusive with the two fields above.
+    /// Slots that another `LockedSlots` has locked; if there are any, the two fields above are empty.
     borrowed: BorrowedSlots<'k>,
 }
 
@@ -36,7 +36,7 @@ pub struct LockedSlots<'k> {
 struct SlotGuards<'k>(Vec<SlotGuard<'k>>);
 
 impl SlotGuards<'_> {
-    /// Inlined check: there is usually nothing to unlock.
+    /// Unlocks all slots. This check is inlined, since there is usually nothing to unlock.
     #[inline]
     fn clear(&mut self) {
         if !self.0.is_empty() {
@@ -45,7 +45,8 @@ impl SlotGuards<'_> {
     }
 
     fn publish_and_unlock(&mut self) {
-        // Publish gains first: a key that moves between slots is always visible in at least one of them.
+        // Publish slots that become non-empty first, so that a key that moves between slots is always visible in at
+        // least one.
         self.0.iter_mut().filter(|guard| guard.becomes_non_empty()).for_each(SlotGuard::publish);
         self.0.iter_mut().for_each(SlotGuard::publish);
         self.0.clear();
@@ -78,9 +79,9 @@ enum BorrowedSlots<'k> {
     #[default]
     None,
     One(BorrowedLock<'k>),
-    /// In ascending order.
+    /// Several borrowed slots, in ascending order.
     Several(Vec<BorrowedLock<'k>>),
-    /// All slots of the owner, borrowed as a whole: lending every slot does not touch them one by one.
+    /// All slots of the owner, borrowed as a whole so that they need not be borrowed one by one.
     All(Box<dyn SlotLender + 'k>),
 }
 
@@ -112,7 +113,7 @@ struct BorrowedLock<'k> {
     slot_data: &'k mut SlotData,
 }
 
-/// Index of `slot` in an ascending list; equals the slot number if the list holds every slot.
+/// Returns the index of `slot` in an ascending list; equals the slot number if the list holds every slot.
 fn position_in<T>(rising: &[T], slot: Slot, slot_of: impl Fn(&T) -> Slot) -> Option<usize> {
     let own = slot.index();
     if rising.get(own).is_some_and(|there| slot_of(there) == slot) {
@@ -175,7 +176,7 @@ impl<'k> LockedSlots<'k> {
         let mut wanted: SmallVec<[Slot; MAX_INLINE_SLOTS]> = slots.into();
         wanted.sort_unstable();
         wanted.dedup();
-        // Never wait while holding a lock: wait for the busy slot first, then try the others.
+        // Never wait while holding a lock: wait for the busy slot first, then try the other slots.
         let mut first = 0;
         'again: loop {
             self.guards.clear();
@@ -226,7 +227,7 @@ impl<'k> LockedSlots<'k> {
         locked
     }
 
-    /// Locks all slots. While it waits for one, the others are released; the policy bounds each wait.
+    /// Locks all slots. While the thread waits for one slot, it holds no other; the policy bounds each wait.
     pub fn all_while(turn: &GlobalLock<'k>, wait_policy: WaitPolicy<'_>) -> Option<Self> {
         let mut locked = Self::default();
         locked.add_all(turn, wait_policy).then_some(locked)
@@ -241,8 +242,8 @@ impl<'k> LockedSlots<'k> {
         true
     }
 
-    /// Locks every remaining slot, or none. While it waits for a busy slot, only the slots that were locked
-    /// before are held. Returns whether all are locked.
+    /// Locks every remaining slot, or none. While the thread waits for a busy slot, it holds only the slots that were
+    /// locked before. Returns whether all are locked.
     pub fn add_all(&mut self, turn: &GlobalLock<'k>, wait_policy: WaitPolicy<'_>) -> bool {
         self.add_each(turn, turn.keyspace.slots(), wait_policy)
     }
@@ -262,7 +263,7 @@ impl<'k> LockedSlots<'k> {
         if !keyspace.lock_all_slots(turn, &missing, &mut held, wait_policy, guard) {
             return false;
         }
-        // Collects in place: an optional guard has the size of a guard.
+        // This collects in place, because an optional guard has the size of a guard.
         let all = held.into_iter().map(|guard| guard.expect("each slot is locked")).collect();
         let before = std::mem::replace(&mut self.guards.0, all);
         if !is_first {
@@ -272,7 +273,7 @@ impl<'k> LockedSlots<'k> {
         true
     }
 
-    /// Number of slots locked here.
+    /// Returns the number of slots locked here.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.single_guard.is_some()) + self.guards.len()
@@ -290,7 +291,7 @@ impl<'k> LockedSlots<'k> {
         true
     }
 
-    /// Lends those of `slots` that are locked here, such as to one command of a script.
+    /// Lets another user, such as one command of a script, use those of `slots` that are locked here.
     pub fn lend(&mut self, slots: &[Slot]) -> LockedSlots<'_> {
         let borrowed = match (&mut self.single_guard, slots) {
             (Some(guard), slots) if slots.contains(&guard.slot()) => {
@@ -311,7 +312,7 @@ impl<'k> LockedSlots<'k> {
         LockedSlots { borrowed, ..LockedSlots::default() }
     }
 
-    /// Lends all locked slots.
+    /// Lets another user use all slots that are locked here.
     pub fn lend_all(&mut self) -> LockedSlots<'_> {
         let borrowed = match &mut self.single_guard {
             Some(guard) => BorrowedSlots::One(BorrowedLock::from_guard(guard)),
@@ -328,14 +329,14 @@ impl<'k> LockedSlots<'k> {
         self.borrowed = BorrowedSlots::None;
     }
 
-    /// Whether no slot is locked here.
+    /// Returns whether no slot is locked here.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.single_guard.is_none() && self.guards.is_empty() && self.borrowed.is_none()
     }
 
-    /// Makes `slot` the only slot locked here, without waiting. It may be locked here already or, since its
-    /// prefetch, elsewhere. Returns whether it is locked.
+    /// Makes `slot` the only slot locked here, without waiting. The slot may be locked here already, or by another
+    /// thread since it was prefetched. Returns whether it is locked here.
     #[inline(always)]
     pub fn try_lock_only(
         &mut self,
@@ -375,7 +376,7 @@ impl<'k> LockedSlots<'k> {
         self.single_guard.is_some()
     }
 
-    /// The guard of a slot that is not borrowed.
+    /// Returns the guard of a slot that is not borrowed.
     #[inline(always)]
     fn guard(&self, slot: Slot) -> Option<&SlotGuard<'k>> {
         match &self.single_guard {
@@ -396,7 +397,7 @@ impl<'k> LockedSlots<'k> {
         self.borrowed.data(slot).expect("a command touches only the slots it locked")
     }
 
-    /// Whether `slot` is locked here.
+    /// Returns whether `slot` is locked here.
     #[must_use]
     pub fn is_locked(&self, slot: Slot) -> bool {
         self.single_guard.as_ref().is_some_and(|guard| guard.slot() == slot)
@@ -404,7 +405,7 @@ impl<'k> LockedSlots<'k> {
             || self.borrowed.data(slot).is_some()
     }
 
-    /// The data of `slot`, which must be locked here.
+    /// Returns the data of `slot`, which must be locked here.
     #[inline(always)]
     pub fn slot(&self, slot: Slot) -> &SlotData {
         match self.guard(slot) {
@@ -413,7 +414,7 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    /// Mutable data of `slot`, which must be locked here.
+    /// Returns the mutable data of `slot`, which must be locked here.
     #[inline]
     pub fn slot_mut(&mut self, slot: Slot) -> &mut SlotData {
         match &mut self.single_guard {
@@ -425,7 +426,7 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    /// The case of several or borrowed slots, kept out of line so that the common path stays short.
+    /// Returns the case of several or borrowed slots, kept out of line so that the common path stays short.
     #[inline(never)]
     fn slot_in<'s>(
         several: &'s mut [SlotGuard<'k>],
@@ -448,7 +449,7 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    /// The locked slots in ascending order.
+    /// Returns the locked slots in ascending order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotData> {
         let own = self.single_guard.iter_mut().chain(self.guards.iter_mut()).map(|guard| &mut **guard);
         own.chain(self.borrowed.iter_mut())

@@ -1,14 +1,14 @@
 //! Keeps the members of a large sorted set ordered by score, then name.
 //!
-//! A B-tree with element counts in its nodes, so that a rank lookup, the element at a rank and the start of a
-//! score or name range are all O(log n). It is a secondary index of an entry store ([`crate::entries`])
-//! beside the hash index, and like that it holds only references, four bytes per element; scores and names
-//! are read from the entries. The order can be rebuilt from the entries, so it needs no pin: a snapshot
-//! captures the entries, and loading sorts them again.
+//! The order is a B-tree with element counts in its nodes, so that a rank lookup, the element at a rank and the start
+//! of a score or name range are all O(log n). It is a secondary index of an entry store ([`crate::entries`]) beside the
+//! hash index, and likewise holds only references, four bytes per element; scores and names are read from the entries.
+//! The order can be rebuilt from the entries, so it needs no pin: a snapshot captures the entries, and loading sorts
+//! them again.
 //!
-//! To avoid a memory access per comparison, a leaf keeps two bytes beside each reference that approximate the
-//! score's position in the leaf's range; only elements with equal approximations are read ([`leaf`]). Inner
-//! nodes keep the full score of each child's first element.
+//! To avoid a memory access per comparison, a leaf keeps two bytes beside each reference that approximate the score's
+//! position in the leaf's range; only elements with equal approximations are read ([`leaf`]). Inner nodes keep the full
+//! score of each child's first element.
 
 mod leaf;
 mod tree;
@@ -24,11 +24,11 @@ use crate::sorted_set::ScoreBytes;
 use tree::Position;
 pub(crate) use tree::Tree;
 
-/// An index that keeps the entries of a store in a secondary order; `()` keeps none.
+/// An index that keeps the entries of a store in a secondary order; the implementation for `()` keeps no order.
 ///
-/// It holds references, so it is notified of every entry that is inserted, removed or moved.
+/// The index holds references, so the store notifies it of every entry that is inserted, removed or moved.
 pub(crate) trait SecondaryOrder<V: OverflowValue>: Debug + Default {
-    /// Positions of entries that are about to move.
+    /// The positions in the order of entries that are about to move.
     type Positions;
 
     /// Called after an entry was inserted.
@@ -47,7 +47,7 @@ pub(crate) trait SecondaryOrder<V: OverflowValue>: Debug + Default {
     /// Called for each moved entry, in the order given to `places`.
     fn replace_reference(&mut self, places: &mut Self::Positions, from: u32, to: u32);
 
-    /// Heap bytes used.
+    /// Returns the number of heap bytes used.
     fn bytes(&self) -> usize;
 }
 
@@ -73,7 +73,7 @@ impl<V: OverflowValue> SecondaryOrder<V> for () {
 
 /// Access to the scores and names of elements by reference.
 pub(crate) trait ElementSource {
-    /// The score as an integer with the same ordering.
+    /// Returns the score as an integer with the same ordering.
     fn score_bits(&self, reference: u32) -> u64;
     fn name(&self, reference: u32) -> &[u8];
     /// Prefetches the element.
@@ -100,16 +100,15 @@ impl ElementSource for EntryKeys<'_, ScoreBytes> {
 /// A boundary between two elements of the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ElementBoundary<'a> {
-    /// Before or after all elements with a score.
+    /// The boundary lies before or after all elements with a score.
     Score { score_bits: u64, is_after: bool },
-    /// Before or after one element.
+    /// The boundary lies before or after one element.
     Element { score_bits: u64, name: &'a [u8], is_after: bool },
-    /// Before or after a name; only for sets whose elements all have equal scores.
+    /// The boundary lies before or after a name; only for sets whose elements all have equal scores.
     Name { name: &'a [u8], is_after: bool },
 }
 
 impl<'a> ElementBoundary<'a> {
-    /// Whether an element lies before the boundary.
     #[inline]
     pub(crate) fn is_after<'n>(&self, element: u64, its_name: impl FnOnce() -> &'n [u8]) -> bool {
         match *self {
@@ -128,7 +127,6 @@ impl<'a> ElementBoundary<'a> {
         }
     }
 
-    /// The score at the boundary.
     #[inline]
     fn bits(&self) -> Option<u64> {
         match *self {
@@ -137,13 +135,11 @@ impl<'a> ElementBoundary<'a> {
         }
     }
 
-    /// The boundary directly before the element.
     #[inline]
     fn before_element(bits: u64, name: &'a [u8]) -> Self {
         Self::Element { score_bits: bits, name, is_after: false }
     }
 
-    /// The boundary directly after the element.
     #[inline]
     fn after_element(bits: u64, name: &'a [u8]) -> Self {
         Self::Element { score_bits: bits, name, is_after: true }

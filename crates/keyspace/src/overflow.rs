@@ -12,7 +12,7 @@ use crate::order::SecondaryOrder;
 /// collections.
 static OVERFLOW_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that only snapshots still need, process-wide.
+/// Number of bytes in this process that only snapshots still need.
 static SNAPSHOT_ONLY_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -21,8 +21,8 @@ thread_local! {
     static SHED_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Bytes that only snapshots still need: page entries, long strings and packed collections, and nodes that
-/// lists and streams no longer share with them.
+/// Returns the number of bytes that only snapshots still need: page entries, long strings and packed collections, and
+/// nodes that lists and streams no longer share with a snapshot.
 #[must_use]
 pub fn snapshot_only_bytes() -> usize {
     SNAPSHOT_ONLY_BYTES.load(Ordering::Relaxed)
@@ -51,7 +51,6 @@ pub(crate) fn overflow_bytes() -> usize {
 pub(crate) struct CountedBytes(usize);
 
 impl CountedBytes {
-    /// Updates the counted bytes.
     #[inline]
     pub(crate) fn set(&mut self, bytes: usize) {
         if bytes != self.0 {
@@ -77,12 +76,12 @@ impl Drop for CountedBytes {
     }
 }
 
-/// Records that an edit copied or removed nodes of this many bytes.
+/// Records that an edit copied or removed nodes of this many bytes, which now belong only to snapshots.
 pub(crate) fn record_shed(bytes: usize) {
     SHED_BYTES.set(SHED_BYTES.get().wrapping_add(bytes));
 }
 
-/// Total bytes ever shed by edits on this thread.
+/// Returns the total bytes of nodes that edits on this thread have copied or removed.
 pub(crate) fn total_shed_bytes() -> usize {
     SHED_BYTES.get()
 }
@@ -101,7 +100,8 @@ impl SnapshotOnlyBytes {
         Self { bytes: 0, max_bytes: most }
     }
 
-    /// Adds the bytes shed since [`total_shed_bytes`] returned `before`: the snapshot shared those nodes.
+    /// Adds the bytes of nodes copied or removed since [`total_shed_bytes`] returned `before`, which the snapshot
+    /// shared.
     pub(crate) fn add_shed_since(&mut self, before: usize) {
         let more = total_shed_bytes().wrapping_sub(before).min(self.max_bytes - self.bytes);
         count_snapshot_only(more, 0);
@@ -118,17 +118,17 @@ impl Drop for SnapshotOnlyBytes {
 /// A value that can be stored outside the pages of an entry store. For keys: a string, a packed collection or
 /// a large one ([`crate::large::Large`]); for elements of a large collection: only bytes.
 pub(crate) trait OverflowValue: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
-    /// A page grows up to the square root of this times the store's bytes.
+    /// Determines the maximum page length: the square root of this factor times the store's bytes.
     const PAGE_LEN_FACTOR: u64;
 
     /// The secondary order of the store; usually none.
     type SecondaryOrder: SecondaryOrder<Self>;
 
-    /// Whether a value with this code is packed and can outgrow that form. The dead bytes it leaves when it
-    /// moves must then be few compared to the store.
+    /// Returns whether a value with this code is packed and can outgrow that form. When such a value moves, it leaves
+    /// dead bytes, which must be few compared to the store.
     fn may_outgrow_packed(code: TypeCode) -> bool;
 
-    /// Whether a snapshot walks the value separately, after its page.
+    /// Returns whether a snapshot walks the value separately, after its page.
     fn is_walked_in_parts(&self) -> bool;
 
     fn shape(&self) -> OverflowShape<'_>;
@@ -137,7 +137,7 @@ pub(crate) trait OverflowValue: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
     /// An independent copy.
     fn copy(&self) -> Self;
 
-    /// Heap bytes used.
+    /// Returns the number of heap bytes used.
     fn bytes(&self) -> usize {
         match self.shape() {
             OverflowShape::Flat(bytes) => bytes.capacity(),
@@ -146,14 +146,14 @@ pub(crate) trait OverflowValue: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
     }
 }
 
-/// An overflow value: flat bytes or a data structure.
+/// An overflow value: plain bytes or a data structure.
 pub(crate) enum OverflowShape<'a> {
     Flat(&'a Vec<u8>),
     Collection(&'a dyn Collection),
 }
 
 impl OverflowShape<'_> {
-    /// Number of elements; 0 for flat bytes, which do not know it.
+    /// Returns the number of elements; 0 for plain bytes, which do not record it.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Flat(_) => 0,
@@ -162,7 +162,6 @@ impl OverflowShape<'_> {
     }
 }
 
-/// A mutable overflow value.
 pub(crate) enum OverflowShapeMut<'a> {
     Flat(&'a mut Vec<u8>),
     Collection(&'a mut dyn Collection),
@@ -173,10 +172,9 @@ pub(crate) enum OverflowShapeMut<'a> {
 pub(crate) struct Record<V> {
     pub(crate) key: Option<Box<[u8]>>,
     pub(crate) value: V,
-    /// Number of additional entries that share the record: old versions kept for a snapshot after an expiry
-    /// change.
+    /// Number of further entries that share the record: old versions kept for a snapshot after an expiry change.
     pub(crate) shared: u8,
-    /// Bytes counted when only snapshots still needed the record, or 0.
+    /// Returns the number of bytes counted for snapshots, while only snapshots need the record; otherwise 0.
     pub(crate) kept_bytes: usize,
 }
 
@@ -186,7 +184,7 @@ impl<V: OverflowValue> Record<V> {
         Self { key: None, value, shared: 0, kept_bytes: 0 }
     }
 
-    /// Accounted bytes, excluding a collection's pages.
+    /// Returns the counted bytes, without a collection's pages.
     fn bytes_without_pages(&self) -> usize {
         let value = match self.value.shape() {
             OverflowShape::Flat(bytes) => bytes.capacity(),
@@ -195,7 +193,6 @@ impl<V: OverflowValue> Record<V> {
         size_of::<Option<Self>>() + self.key.as_ref().map_or(0, |key| key.len()) + value
     }
 
-    /// All bytes held.
     pub(crate) fn held_bytes(&self) -> usize {
         let collection = match self.value.shape() {
             OverflowShape::Flat(_) => 0,
@@ -204,7 +201,6 @@ impl<V: OverflowValue> Record<V> {
         self.bytes_without_pages() + collection
     }
 
-    /// An independent copy.
     fn copy(&self) -> Self {
         Self { key: self.key.clone(), value: self.value.copy(), shared: 0, kept_bytes: 0 }
     }
@@ -217,7 +213,7 @@ impl<V: OverflowValue> Record<V> {
         matches!(self.value.shape(), OverflowShape::Collection(_))
     }
 
-    /// Converts the record for dropping elsewhere.
+    /// Converts the record to a common type, so that it can be dropped elsewhere.
     pub(crate) fn into_dropped(self) -> Record<Large> {
         Record { key: self.key, value: self.value.into(), shared: self.shared, kept_bytes: self.kept_bytes }
     }
@@ -230,14 +226,12 @@ impl From<Large> for Record<Large> {
     }
 }
 
-/// The overflow records of an entry store, by number.
 #[derive(Debug)]
 pub(crate) struct RecordStore<V: OverflowValue> {
     records: ChunkedVec<Option<Record<V>>>,
     free_numbers: Vec<u32>,
     /// Bytes of the records, excluding the pages of collections.
     flat: usize,
-    /// Number of records that are collections.
     collections: usize,
 }
 
@@ -263,7 +257,6 @@ impl<V: OverflowValue> RecordStore<V> {
         }
     }
 
-    /// Adds a copy of a record.
     pub(crate) fn put_copy(&mut self, number: u32) -> u32 {
         let copy = self.record(number).copy();
         self.put(copy)
@@ -273,8 +266,8 @@ impl<V: OverflowValue> RecordStore<V> {
         self.records[number].as_ref().expect("an entry's record is there")
     }
 
-    /// The bytes of a flat value; their number must not change (see [`RecordStore::resize`]). Empty for a
-    /// collection.
+    /// Returns the bytes of a value for editing; their number must not change (see [`RecordStore::resize`]). Returns an
+    /// empty slice for a collection.
     pub(crate) fn flat_mut(&mut self, number: u32) -> &mut [u8] {
         match self.record_mut(number).value.shape_mut() {
             OverflowShapeMut::Flat(bytes) => bytes,
@@ -282,7 +275,7 @@ impl<V: OverflowValue> RecordStore<V> {
         }
     }
 
-    /// Changes the length of a flat value.
+    /// Changes the length of a value stored as plain bytes.
     pub(crate) fn resize(&mut self, number: u32, change: impl FnOnce(&mut Vec<u8>)) {
         let OverflowShapeMut::Flat(bytes) = self.record_mut(number).value.shape_mut() else { return };
         let before = bytes.capacity();
@@ -304,7 +297,7 @@ impl<V: OverflowValue> RecordStore<V> {
         self.collections > 0
     }
 
-    /// Bytes of the records, excluding the pages of collections.
+    /// Returns the bytes of the records, excluding the pages of collections.
     pub(crate) fn bytes_without_pages(&self) -> usize {
         self.flat
     }
@@ -313,7 +306,7 @@ impl<V: OverflowValue> RecordStore<V> {
         self.records[number].as_mut().expect("an entry's record is there")
     }
 
-    /// Moves the key to overflow too. Older entries kept for a snapshot that share the record still store the
+    /// Moves the key to overflow too. Older entries that are kept for a snapshot and share the record still contain the
     /// key themselves.
     pub(crate) fn set_key(&mut self, number: u32, key: &[u8]) {
         let record = self.record_mut(number);

@@ -11,7 +11,8 @@ use crate::value::Value;
 
 /// Length of the element count in bytes.
 pub(crate) const COUNT_LEN: usize = 2;
-/// Limits of a packed collection ([`ValueEncoding::max_packed_elements`]); a lookup scans all elements.
+/// Maximum size in bytes of a packed collection, since a lookup scans all elements
+/// ([`ValueEncoding::max_packed_elements`]).
 pub(crate) const MAX_BYTES: usize = 8 << 10;
 pub(crate) const MAX_ELEMENTS: usize = 512;
 
@@ -19,7 +20,7 @@ pub(crate) fn count(packed: &[u8]) -> usize {
     usize::from(u16::from_le_bytes([packed[0], packed[1]]))
 }
 
-/// Bytes of the elements, saturating at `u32::MAX`.
+/// Returns the bytes of the elements, saturating at `u32::MAX`.
 pub(crate) fn elements_len(packed: &[u8]) -> u32 {
     u32::try_from(packed.len().saturating_sub(COUNT_LEN)).unwrap_or(u32::MAX)
 }
@@ -44,7 +45,6 @@ impl<L> Clone for Shape<'_, L> {
 impl<L> Copy for Shape<'_, L> {}
 
 impl<L: Collection> Shape<'_, L> {
-    /// Number of elements.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         match self {
@@ -57,12 +57,12 @@ impl<L: Collection> Shape<'_, L> {
 /// A value, or a part of a large value, to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct PackedValue<'a> {
-    /// A collection's count prefix is valid only if it can stay packed.
+    /// The bytes of the value. A collection's count prefix is valid only if the collection can stay packed.
     bytes: &'a [u8],
     summary: ValueSummary,
 }
 
-/// Facts about a [`PackedValue`] value that are collected while it is built.
+/// Facts about a [`PackedValue`] that are collected while it is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ValueSummary {
     pub(crate) value_encoding: ValueEncoding,
@@ -72,26 +72,26 @@ pub struct ValueSummary {
     pub(crate) max_element_len: u32,
     /// Whether any element has an expiry.
     pub(crate) has_expiry: bool,
-    /// Bytes of all elements; set once the encoding has been decided.
+    /// Total bytes of all elements; set once the encoding has been decided.
     pub(crate) bytes: u32,
 }
 
 impl<'a> PackedValue<'a> {
-    /// A string that was set as a whole.
+    /// Wraps a string that was set as a whole.
     #[must_use]
     #[inline]
     pub fn string(bytes: &'a [u8]) -> Self {
         Self::string_with_hint(bytes, EncodingHint::ByContent)
     }
 
-    /// A string with an explicit encoding hint.
+    /// Wraps a string with an explicit encoding hint.
     #[must_use]
     #[inline]
     pub fn string_with_hint(bytes: &'a [u8], encoding_hint: EncodingHint) -> Self {
         Self { bytes, summary: ValueSummary::for_encoding(encoding_hint.into()) }
     }
 
-    /// An empty value, to be filled after it is stored.
+    /// Returns an empty value of this kind, to be filled after it is stored.
     #[must_use]
     pub fn empty(kind: Kind) -> Self {
         let form = ValueEncoding::initial_for(kind);
@@ -105,20 +105,20 @@ impl<'a> PackedValue<'a> {
         Self { bytes, summary: about }
     }
 
-    /// The stored bytes.
+    /// Returns the stored bytes.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The facts collected while the value was built.
+    /// Returns the facts collected while the value was built.
     #[must_use]
     pub fn summary(&self) -> ValueSummary {
         self.summary
     }
 
-    /// The kind of the value.
+    /// Returns the kind of the value.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.summary.value_encoding.kind()
@@ -129,31 +129,31 @@ impl<'a> PackedValue<'a> {
         self.summary.value_encoding
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.summary.count as usize
     }
 
-    /// Whether the value has no elements.
+    /// Returns whether the value has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.summary.count == 0
     }
 
-    /// The OBJECT ENCODING name.
+    /// Returns the OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         Value::flat(self.value_encoding(), self.bytes).encoding()
     }
 
-    /// Whether any element has an expiry.
+    /// Returns whether any element has an expiry.
     #[must_use]
     pub fn any_expires(&self) -> bool {
         self.summary.has_expiry
     }
 
-    /// Whether the value is stored in this packed form.
+    /// Returns whether the value is stored in this packed form.
     #[inline]
     #[must_use]
     pub fn stays_packed(&self) -> bool {
@@ -172,7 +172,7 @@ impl ValueSummary {
         self.value_encoding
     }
 
-    /// Whether the element count or the longest element exceeds the bounds.
+    /// Returns whether the element count or the longest element exceeds the bounds.
     pub(crate) fn exceeds(&self, bounds: ListpackBounds) -> bool {
         self.count as usize > bounds.entries || self.max_element_len as usize > bounds.value
     }
@@ -185,7 +185,7 @@ pub struct PackedBuilder {
     pub(crate) summary: ValueSummary,
 }
 
-/// An empty string.
+/// The default is an empty string.
 impl Default for PackedBuilder {
     fn default() -> Self {
         Self::new(Kind::String)
@@ -218,13 +218,13 @@ impl PackedBuilder {
     /// Makes a string from the bytes that `fill` writes into the builder's buffer.
     ///
     /// # Errors
-    /// The error of `fill`; the builder then holds no value.
+    /// The error of `fill`, after which the builder holds no value.
     pub fn build_string<E>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         self.begin(Kind::String);
         fill(&mut self.bytes)
     }
 
-    /// The value built so far.
+    /// Returns the value built so far.
     #[must_use]
     pub fn packed(&self) -> PackedValue<'_> {
         PackedValue { bytes: &self.bytes, summary: self.summary }

@@ -17,7 +17,7 @@ use crate::entry::{Header, STATE_DEAD, read_time, write_time};
 
 pub(crate) const HEADER_LEN: usize = 10;
 const EARLIEST_EXPIRY_OFFSET: usize = 4;
-/// The `earliest_expiry` of a page without expiring entries.
+/// Value of `earliest_expiry` for a page without expiring entries.
 pub(crate) const NO_EXPIRY: Millis = Millis((1 << 47) - 1);
 
 pub(crate) fn format(page: &mut [u8]) {
@@ -44,7 +44,7 @@ pub(crate) fn set_dead_bytes(page: &mut [u8], dead: usize) {
     page[2..4].copy_from_slice(&(dead as u16).to_le_bytes());
 }
 
-/// Bytes of live or kept entries.
+/// Returns the bytes of live or kept entries.
 pub(crate) fn live_bytes(page: &[u8]) -> usize {
     entries_end(page) - HEADER_LEN - dead_bytes(page)
 }

@@ -21,15 +21,15 @@ const OFFSET_BITS: u32 = 12;
 /// Bytes prefetched of a page before a sequential read; the hardware prefetcher does the rest.
 const PREFETCH_BYTES: usize = 512;
 const ADDRESSABLE_PAGES: usize = 1 << (32 - OFFSET_BITS);
-/// A search for a free page number probes this many numbers at each of 1 + `EXTRA_SEARCHES` positions.
+/// Number of page numbers that a search for a free number probes at each of 1 + `EXTRA_SEARCHES` positions.
 const SEARCH_LIMIT: usize = 64;
 const EXTRA_SEARCHES: usize = 3;
 
-/// Maximum pages per store; lowered by tests.
+/// Maximum number of pages per store; lowered by tests.
 static MAX_PAGES: AtomicUsize = AtomicUsize::new(ADDRESSABLE_PAGES);
 /// Whether any store was ever crowded.
 static EVER_CROWDED: AtomicBool = AtomicBool::new(false);
-/// Start of the next search for a free page number.
+/// Position where the next search for a free page number starts.
 static NEXT_SEARCH_START: AtomicUsize = AtomicUsize::new(0);
 
 /// Limits the number of pages per store in this process, for tests.
@@ -37,14 +37,14 @@ pub fn limit_pages(most: usize) {
     MAX_PAGES.store(most.min(ADDRESSABLE_PAGES), Ordering::Relaxed);
 }
 
-/// Bytes of small values in one slot above which [`Table::load`](crate::Table::load) certainly finds it full. It may
-/// find it full earlier, because pages have unused bytes.
+/// Returns the bytes of small values in one slot above which [`Table::load`](crate::Table::load) certainly finds it
+/// full. It may find it full earlier, because pages have unused bytes.
 #[must_use]
 pub fn slot_capacity() -> u64 {
     (MAX_PAGES.load(Ordering::Relaxed) * 3 / 4 * Block::MAX_BLOCK_BYTES) as u64
 }
 
-/// Whether any store of this process was ever crowded. While false, callers can skip checking [`FillLevel`].
+/// Returns whether any store of this process was ever crowded. While false, callers can skip checking [`FillLevel`].
 #[must_use]
 #[inline]
 pub fn was_ever_crowded() -> bool {
@@ -54,11 +54,11 @@ pub fn was_ever_crowded() -> bool {
 /// How full a store is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FillLevel {
-    /// Less than half full.
+    /// The store is less than half full.
     Free,
-    /// At least half full; the store should not grow.
+    /// The store is at least half full and should not grow.
     Crowded,
-    /// More than three quarters full. New values go to overflow whatever their size; the remaining room is
+    /// The store is more than three quarters full. New values go to overflow whatever their size; the remaining room is
     /// for pinned entries and size changes.
     Full,
 }
@@ -73,8 +73,8 @@ pub(crate) fn split(reference: u32) -> (usize, usize) {
     ((reference >> OFFSET_BITS) as usize, (reference & ((1 << OFFSET_BITS) - 1)) as usize * 2)
 }
 
-/// Rounds up to a block length: short blocks by granules, others by pairs, like index lines. Freed blocks of
-/// growing pages then fit others.
+/// Rounds a length up to one that blocks have: short blocks in steps of a granule, others in steps of two, like index
+/// lines. Blocks that growing pages free then fit other pages.
 pub(crate) fn round_up_len(len: usize) -> usize {
     const SHORT_PAGE_BYTES: usize = 4 * Block::MIN_BLOCK_BYTES;
     len.next_multiple_of(if len <= SHORT_PAGE_BYTES {
@@ -91,7 +91,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Number of page numbers in use or reusable.
+    /// Returns the number of page numbers in use or reusable.
     pub(crate) fn count(&self) -> usize {
         self.blocks.len()
     }
@@ -106,7 +106,6 @@ impl Pages {
         self.blocks[number].as_mut().expect("a page that is referred to is there").bytes_mut()
     }
 
-    /// The page with this number, if it exists.
     pub(crate) fn page_if(&self, number: usize) -> Option<&[u8]> {
         Some(self.blocks.get(number)?.as_ref()?.bytes())
     }
@@ -115,12 +114,11 @@ impl Pages {
         Some(self.blocks.get_mut(number)?.as_mut()?.bytes_mut())
     }
 
-    /// The size of the page, without touching the page.
+    /// Returns the size of the page, without touching the page.
     pub(crate) fn size_if(&self, number: usize) -> Option<usize> {
         Some(self.blocks.get(number)?.as_ref()?.len())
     }
 
-    /// The header, page and offset of an entry.
     #[inline]
     pub(crate) fn entry(&self, reference: u32) -> (Header, &[u8], usize) {
         let (number, at) = split(reference);
@@ -140,7 +138,7 @@ impl Pages {
         let (number, at) = split(reference);
         if let Some(Some(block)) = self.blocks.get(number) {
             block.prefetch(at);
-            // Most small entries span two cache lines.
+            // Prefetch a second line, because most small entries span two cache lines.
             block.prefetch(at + 48);
         }
     }
@@ -152,7 +150,6 @@ impl Pages {
         }
     }
 
-    /// Prefetches the page list.
     pub(crate) fn prefetch_list(&self) {
         if self.blocks.spilled() {
             prefetch(self.blocks.as_ptr());
@@ -204,7 +201,7 @@ impl Pages {
         })
     }
 
-    /// How much of the addressable page list is in use.
+    /// Returns how full the addressable page list is.
     #[inline]
     pub(crate) fn fill_level(&self) -> FillLevel {
         let (pages, most) = (self.blocks.len() * 4, MAX_PAGES.load(Ordering::Relaxed));
@@ -247,7 +244,6 @@ impl Pages {
         self.blocks.iter().flatten().map(Block::len)
     }
 
-    /// Bytes of the pages and the page list.
     pub(crate) fn bytes(&self) -> usize {
         self.list_bytes() + self.sizes().sum::<usize>()
     }
@@ -286,7 +282,7 @@ impl<'a, V: OverflowValue> EntryKeys<'a, V> {
         self.name_of(header, page, at)
     }
 
-    /// The bytes of a flat value.
+    /// Returns the bytes of a flat value.
     #[inline]
     pub(crate) fn value(self, reference: u32) -> &'a [u8] {
         let (header, page, at) = self.pages.entry(reference);

@@ -1,4 +1,4 @@
-//! A slot that a batch prefetched and locked ahead of the command that uses it.
+//! A slot that was locked while a batch was prefetched, before the command that uses it runs.
 
 use parking_lot::MutexGuard;
 
@@ -14,7 +14,8 @@ pub struct PrefetchedSlot<'k> {
     pub(crate) probable_entry: Option<ProbableEntry>,
 }
 
-/// The entry that the index most likely has for a key; nearly always right. Valid until the slot changes.
+/// The entry that a key most likely has according to the index, which is nearly always right. Valid until the slot
+/// changes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProbableEntry {
     pub(crate) db: u16,
@@ -37,8 +38,8 @@ impl PrefetchedSlot<'_> {
         self.probable_entry = ProbableEntry::prefetch(&self.data, db, key);
     }
 
-    /// Prefetches the index lines of the elements that a command names, and before that the segments leading
-    /// to them, if the value is large (fourth pass). Returns whether it is.
+    /// Prefetches the index lines of the elements that a command names (fourth pass), if the value is large, and before
+    /// that the segments leading to these lines. Returns whether the value is large.
     pub fn prefetch_element_indexes(
         &self,
         db: u16,
@@ -53,7 +54,7 @@ impl PrefetchedSlot<'_> {
         large.is_some()
     }
 
-    /// Prefetches the elements (fifth pass).
+    /// Prefetches the elements that a command names (fifth pass).
     pub fn prefetch_elements(&self, db: u16, key: &Key<'_>, parts: impl Iterator<Item = u64>) {
         if let Some(large) = self.large_collection(db, key) {
             parts.for_each(|part| {

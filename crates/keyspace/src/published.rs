@@ -17,23 +17,20 @@ use slot_routing::Slot;
 use crate::page;
 use crate::shared_slots::AtomicSlotSet;
 
-/// The published summary of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SlotSummary {
-    /// Number of keys in database 0.
     pub(crate) keys: u32,
-    /// Number of keys in the other databases.
     pub(crate) other_database_keys: u32,
-    /// Number of keys with an expiry, all databases.
+    /// Number of keys with an expiry, in all databases.
     pub(crate) volatile: u32,
-    /// Number of keys whose values have expiring elements, all databases.
+    /// Number of keys whose values have expiring elements, in all databases.
     pub(crate) keys_with_element_expiry: u32,
-    /// Lower bound of the next expiry.
+    /// Lower bound of the next expiry of any key or element.
     pub(crate) next_expiry: Millis,
 }
 
 impl SlotSummary {
-    /// Whether the slot holds no keys.
+    /// Returns whether the slot holds no keys.
     pub(crate) fn is_empty(&self) -> bool {
         self.keys | self.other_database_keys == 0
     }
@@ -43,17 +40,16 @@ impl SlotSummary {
 pub(crate) struct PublishedSummaries {
     /// Number of keys in database 0, by slot.
     pub(crate) keys: Box<[AtomicU32]>,
-    /// Number of keys in the other databases, by slot.
     pub(crate) other_database_keys: Box<[AtomicU32]>,
     /// Slots that hold keys of any database.
     pub(crate) non_empty_slots: AtomicSlotSet,
     /// Number of keys with an expiry in all databases, by slot.
     pub(crate) volatile: Box<[AtomicU32]>,
-    /// Number of keys whose values have expiring elements, all slots and databases.
+    /// Number of keys whose values have expiring elements, in all slots and databases.
     pub(crate) keys_with_element_expiry: AtomicUsize,
     /// Lower bound of the next expiry in milliseconds, by slot.
     next_expiry: Box<[AtomicI64]>,
-    /// Lower bound over all slots.
+    /// Lower bound of the next expiry over all slots, in milliseconds.
     next_due: AtomicI64,
     on_earlier_expiry_callback: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -95,7 +91,7 @@ impl PublishedSummaries {
             self.non_empty_slots.set(slot, !new.is_empty());
         }
         if new.keys_with_element_expiry != old.keys_with_element_expiry {
-            // Wrapping arithmetic: the sum is right once all threads have added their changes.
+            // The sum may wrap around; it is right once all threads have added their changes.
             let change =
                 (new.keys_with_element_expiry as usize).wrapping_sub(old.keys_with_element_expiry as usize);
             self.keys_with_element_expiry.fetch_add(change, Ordering::Relaxed);
@@ -123,7 +119,8 @@ impl PublishedSummaries {
         Millis(self.next_due.load(Ordering::Relaxed))
     }
 
-    /// Checks every slot. Slots that are due also count for the next time, because they may not be processed.
+    /// Returns the slots with due expiries, by checking every slot. Due slots also count for the next time, because
+    /// they may not be processed.
     pub(crate) fn slots_with_expiries_due(&self, now: Millis) -> Vec<Slot> {
         self.next_due.store(page::NO_EXPIRY.0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -177,7 +174,7 @@ mod tests {
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(50), 1));
         published.publish(slot(9), summary_due_at(40), EMPTY_SLOT);
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(40), 2));
-        // A later time does not raise the bound before the next scan.
+        // A later time does not raise the bound until the next scan.
         published.publish(slot(9), summary_due_at(70), summary_due_at(40));
         assert_eq!(published.next_due(), Millis(40));
         assert_eq!(published.slots_with_expiries_due(Millis(55)), [slot(7)]);
@@ -187,7 +184,7 @@ mod tests {
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(60), 2));
     }
 
-    /// However a scan and new times interleave, afterwards no slot's time is below the bound.
+    /// However a scan and new times interleave, no slot's time is below the bound afterwards.
     #[test]
     fn concurrent_scan_does_not_miss_an_earlier_expiry() {
         const ITERATIONS: i64 = 20_000;

@@ -14,9 +14,9 @@ use crate::overflow::overflow_bytes;
 use crate::slot::SlotData;
 use crate::usage::Usage;
 
-/// Pages or index segments that are moved under one lock.
+/// Number of pages or index segments that are moved under one lock.
 pub(crate) const PAGES_PER_LOCK: usize = 64;
-/// Pages that are compacted under one lock.
+/// Number of pages that are compacted under one lock.
 const COMPACTED_PER_LOCK: usize = 16;
 
 impl Keyspace {
@@ -25,8 +25,8 @@ impl Keyspace {
     /// Number of steps to age the usage counters of all keys.
     pub const AGE_STEPS: usize = 2048;
 
-    /// Memory used by all data, counted on allocation: pages and index lines of the pool, overflow values,
-    /// and the slots. The pool and overflow counts are process-wide.
+    /// Returns the memory used by all data, as counted on allocation: pages and index lines of the pool, overflow
+    /// values, and the slots. The pool and overflow counts include all keyspaces of the process.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         const SLOT_BYTES: usize = 128 + size_of::<u32>() + size_of::<u64>();
@@ -44,8 +44,8 @@ impl Keyspace {
         }
     }
 
-    /// Sets the usage of every key of `slot`: the two bytes have another meaning under another eviction
-    /// policy.
+    /// Sets the usage of every key of `slot`. This is needed when the eviction policy changes, because the two bytes
+    /// then have another meaning.
     pub fn reset_usage(&self, slot: Slot, usage: Usage) {
         let mut guard = self.lock(slot);
         let mut part = 0;
@@ -55,7 +55,7 @@ impl Keyspace {
         }
     }
 
-    /// Runs purge step `step`, which wraps around. Returns the bytes returned to the kernel.
+    /// Runs purge step `step`, modulo [`PURGE_STEPS`]. Returns the number of bytes returned to the kernel.
     pub fn purge_step(&self, step: usize) -> usize {
         let step = step % Self::PURGE_STEPS;
         let sinking = if step == 0 { begin_purge_round() } else { is_moving_lower() };
@@ -72,7 +72,7 @@ impl Keyspace {
     }
 }
 
-/// The slots of step `step` (wrapping around) of `steps`.
+/// Returns the slots of step `step` (wrapping around) of `steps`.
 fn slots_of_step(step: usize, steps: usize) -> impl Iterator<Item = Slot> {
     let slots_of_step = SLOT_COUNT / steps;
     Slot::all().skip(step % steps * slots_of_step).take(slots_of_step)

@@ -3,7 +3,7 @@
 //! A score is any double but NaN. Most are small integers and take one, two or four bytes; decoding returns
 //! the identical bits.
 
-/// Maximum encoded length.
+/// Maximum length of an encoded score in bytes.
 pub(crate) const MAX_LEN: usize = 8;
 
 /// A score encoded in the shortest form that has at least a given length.
@@ -18,7 +18,7 @@ impl EncodedScore {
     #[inline]
     pub(crate) fn new(score: f64, least: usize) -> Self {
         let whole = score as i32;
-        // Negative zero is not encoded as an integer.
+        // Negative zero is not encoded as an integer, because its sign would be lost.
         let is_whole = f64::from(whole).to_bits() == score.to_bits();
         let len = match whole {
             _ if !is_whole => MAX_LEN,
@@ -37,7 +37,6 @@ impl EncodedScore {
     }
 }
 
-/// Decodes a score.
 #[inline]
 pub(crate) fn read(bytes: &[u8]) -> f64 {
     match *bytes {
@@ -48,7 +47,7 @@ pub(crate) fn read(bytes: &[u8]) -> f64 {
     }
 }
 
-/// An integer with the ordering of the score. Both zeros map to one value.
+/// Returns an integer with the ordering of the score. Positive and negative zero give equal integers.
 #[inline]
 pub(crate) fn order_bits(score: f64) -> u64 {
     let bits = (score + 0.0).to_bits();

@@ -17,7 +17,7 @@ pub use builder::SetBuilder;
 use members::PackedMembers;
 pub use members::{Digits, SetMember};
 
-/// Members of a set: names without values.
+/// The members of a large set: names without values.
 #[derive(Debug)]
 pub(crate) struct SetFields;
 
@@ -46,19 +46,19 @@ pub struct SetRef<'a> {
 }
 
 impl<'a> SetRef<'a> {
-    /// Number of members.
+    /// Returns the number of members.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shape.len()
     }
 
-    /// Only a newly created set can be empty.
+    /// Returns whether the set has no members. Only a newly created set can be empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The OBJECT ENCODING name.
+    /// Returns the OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         match self.value_encoding {
@@ -68,7 +68,7 @@ impl<'a> SetRef<'a> {
         }
     }
 
-    /// Whether `member` is in the set.
+    /// Returns whether `member` is in the set.
     #[must_use]
     #[inline]
     pub fn contains(&self, member: &[u8]) -> bool {
@@ -179,7 +179,7 @@ impl<'a> PackedValue<'a> {
         PackedMembers::from_packed(self.bytes()).for_each(visit);
     }
 
-    /// The members that may contain duplicates: none if they are stored sorted.
+    /// Returns the members that may contain duplicates, which are none if the members are stored sorted.
     pub fn unordered_members(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Set);
         PackedMembers::from_packed(self.bytes()).unordered()

@@ -1,26 +1,24 @@
-//! Slot sets shared between threads: slots that hold keys as of their last unlock, so that loops over all
-//! keys skip empty slots; and slots that a snapshot has pinned.
+//! Slot sets shared between threads. One set has the slots that held keys at their last unlock, so that loops over all
+//! keys skip empty slots; another has the slots that a snapshot has pinned.
 //!
-//! A slot is added and removed by the thread that has it locked. Changes are counted: a reader that sees the
-//! same count before and after has read a consistent set.
+//! A slot is added and removed by the thread that has locked it. Changes are counted: a reader that sees the same count
+//! before and after reading has read a consistent set.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use slot_routing::{SLOT_COUNT, Slot};
 
-/// Words per group; with its counter a group is one cache line.
+/// Number of words per group; a group with its counter is one cache line.
 const WORDS_PER_GROUP: usize = 7;
-/// Slots per group.
 const SLOTS: usize = WORDS_PER_GROUP * 64;
 
-/// A set of slots.
+/// A set of slots that threads may read while others change it.
 pub(crate) struct AtomicSlotSet(Box<[SlotGroup]>);
 
 #[derive(Default)]
 #[repr(align(64))]
 struct SlotGroup {
     changes: AtomicU64,
-    /// One bit per slot.
     words: [AtomicU64; WORDS_PER_GROUP],
 }
 
@@ -37,12 +35,11 @@ impl Default for AtomicSlotSet {
 }
 
 impl AtomicSlotSet {
-    /// Adds or removes a slot.
     #[cold]
     pub(crate) fn set(&self, slot: Slot, is_there: bool) {
         let (group, place) = (&self.0[slot.index() / SLOTS], slot.index() % SLOTS);
         let (word, bit) = (&group.words[place / 64], 1 << (place % 64));
-        // Release ordering: a thread that sees a later write sees this one too.
+        // Release ordering: a thread that sees a later write of this thread also sees this one.
         if is_there {
             word.fetch_or(bit, Ordering::Release);
         } else {
@@ -51,7 +48,7 @@ impl AtomicSlotSet {
         group.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// The slots of the set in ascending order, each as of when it is read.
+    /// Returns the slots of the set in ascending order, each as of when it is read.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
         let words = self.0.iter().flat_map(|group| &group.words).enumerate();
         words.flat_map(|(number, word)| {
@@ -64,7 +61,7 @@ impl AtomicSlotSet {
         })
     }
 
-    /// Number of changes so far.
+    /// Returns the number of changes so far.
     pub(crate) fn changes(&self) -> u64 {
         self.0.iter().map(|group| group.changes.load(Ordering::Acquire)).sum()
     }

@@ -22,24 +22,23 @@ use crate::usage::Usage;
 /// The data of one slot, protected by the slot's lock. Data and lock take two cache lines.
 #[derive(Debug, Default)]
 pub struct SlotData {
-    /// The table of database 0.
     table: Table,
     extra_tables: Option<Box<ExtraTables>>,
-    /// The last snapshot that the slot has been pinned for.
+    /// Number of the last snapshot for which the slot has been pinned.
     pub(crate) last_cut: u32,
     ownership: Ownership,
-    /// Number of callers that hold back client writes.
+    /// Number of callers that have paused client writes to the slot.
     write_pause_count: u8,
-    /// The slot is being imported: its keys must not be shown, expired or evicted.
+    /// Whether the slot is being imported, so that its keys must not be shown, expired or evicted.
     is_hidden: bool,
 }
 
-/// Tables that few slots have.
+/// Further tables, which few slots have.
 #[derive(Debug, Default)]
 struct ExtraTables {
     /// The non-empty tables of databases 1 and up, in ascending order.
     tables: Vec<OtherDatabase>,
-    /// Tables that were flushed while a snapshot needed them.
+    /// Tables that were flushed while a snapshot still needed them.
     flushed: Vec<Table>,
 }
 
@@ -59,7 +58,7 @@ impl ExtraTables {
         Some(&self.tables[self.position(db).ok()?].table)
     }
 
-    /// The table of a database, created if missing.
+    /// Returns the table of a database, created if missing.
     fn table(&mut self, db: u16) -> &mut Table {
         let place = self.position(db).unwrap_or_else(|place| {
             // Most slots use at most one database besides 0; spare capacity would cost each slot about a
@@ -93,14 +92,14 @@ impl SlotData {
         self.ownership = ownership;
     }
 
-    /// Whether client writes wait because a frequently written key is being migrated.
+    /// Returns whether client writes are paused, because a frequently written key is being migrated.
     #[must_use]
     pub fn has_paused_writes(&self) -> bool {
         self.write_pause_count > 0
     }
 
-    /// Holds back client writes until [`SlotData::resume_writes`] was called equally often. Returns false if the
-    /// counter is at its maximum.
+    /// Pauses client writes until [`SlotData::resume_writes`] was called as often as this. Returns false if the counter
+    /// is at its maximum.
     pub fn pause_writes(&mut self) -> bool {
         let hold_count = self.write_pause_count.checked_add(1);
         self.write_pause_count = hold_count.unwrap_or(self.write_pause_count);
@@ -110,12 +109,12 @@ impl SlotData {
     /// Ends one [`SlotData::pause_writes`].
     ///
     /// # Panics
-    /// If the slot is not held.
+    /// If writes to the slot are not paused.
     pub fn resume_writes(&mut self) {
         self.write_pause_count = self.write_pause_count.checked_sub(1).expect("who frees a slot has held it");
     }
 
-    /// Whether the slot's keys are hidden.
+    /// Returns whether the slot's keys are hidden.
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.is_hidden
@@ -127,7 +126,7 @@ impl SlotData {
         self.is_hidden = is_hidden;
     }
 
-    /// The slot's table of database `db`.
+    /// Returns the slot's table of database `db`.
     #[inline]
     pub fn table(&mut self, db: u16) -> &mut Table {
         if db == 0 { &mut self.table } else { self.extra_tables.get_or_insert_default().table(db) }
@@ -141,13 +140,13 @@ impl SlotData {
         self.table_if(db).unwrap_or_else(|| &NO_KEYS)
     }
 
-    /// The table of database `db`, if it exists.
+    /// Returns the table of database `db`, if it exists.
     #[must_use]
     pub fn table_if(&self, db: u16) -> Option<&Table> {
         if db == 0 { Some(&self.table) } else { self.extra_tables.as_ref()?.table_if(db) }
     }
 
-    /// The slot's tables and their databases, in ascending order.
+    /// Returns the slot's tables and their databases, in ascending order.
     pub fn tables(&mut self) -> impl Iterator<Item = (u16, &mut Table)> {
         let others = self.extra_tables.iter_mut().flat_map(|extra_tables| extra_tables.tables.iter_mut());
         std::iter::once((0, &mut self.table)).chain(others.map(|other| (other.db, &mut other.table)))
@@ -162,7 +161,7 @@ impl SlotData {
 
     /// Swaps two databases (SWAPDB).
     pub fn swap(&mut self, a: u16, b: u16) {
-        // SWAPDB visits every slot, and most are empty in both databases: they must not allocate tables.
+        // SWAPDB visits every slot, and most slots are empty in both databases, so do not allocate tables for them.
         let is_vacant = |db| self.table_if(db).is_none_or(|table| table.entries.is_memory_free());
         if a != b && !(is_vacant(a) && is_vacant(b)) {
             let first = std::mem::take(self.table(a));
@@ -181,7 +180,7 @@ impl SlotData {
         std::iter::once(0).chain(others).collect()
     }
 
-    /// Whether [`SlotData::release_unused_memory`] may have something to free.
+    /// Returns whether [`SlotData::release_unused_memory`] may have something to free.
     #[inline]
     fn may_have_unused_memory(&self) -> bool {
         self.extra_tables.is_some() || self.table.entries.may_have_unused_memory()
@@ -209,7 +208,7 @@ impl SlotData {
     /// Removes and returns all keys of database `db`; dropping them takes time. Entries that a snapshot needs
     /// stay until they are walked.
     pub fn take(&mut self, db: u16) -> RemovedKeys {
-        // FLUSHALL visits every slot, and most are empty: they must not allocate or touch a table.
+        // FLUSHALL visits every slot, and most slots are empty, so do not allocate or touch a table for them.
         if self.table_if(db).is_none_or(|table| table.entries.is_memory_free()) {
             return RemovedKeys::default();
         }
@@ -232,7 +231,7 @@ impl SlotData {
         self.table(db).entries.pin_value(bit, db, place);
     }
 
-    /// The next value that a snapshot will walk.
+    /// Returns the next value that a snapshot will walk.
     pub(crate) fn pinned_value(&self, bit: u32) -> Option<&Large> {
         let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all_tables());
         std::iter::once(&self.table).chain(extra_tables).find_map(|table| table.entries.pinned_value(bit))
@@ -257,8 +256,8 @@ impl SlotData {
         let mut tables: SmallVec<[&mut Table; 2]> =
             std::iter::once(&mut self.table).chain(others).chain(flushed).collect();
         tables.retain(|table| table.entries.is_pinned_for(bit));
-        // Continue with a partially walked table first: FLUSHALL or SWAPDB may have reordered the tables, and
-        // the parts of a value must stay adjacent.
+        // Continue with a partly walked table first: FLUSHALL or SWAPDB may have reordered the tables, but the parts of
+        // a value must stay adjacent.
         tables.sort_by_key(|table| !table.entries.is_walking_page_values(bit));
         let done = tables.into_iter().all(&mut step);
         if let Some(extra_tables) = &mut self.extra_tables {
@@ -267,7 +266,7 @@ impl SlotData {
         done
     }
 
-    /// Bytes of entries that only snapshots still need.
+    /// Returns the bytes of entries that only snapshots still need.
     #[must_use]
     pub fn snapshot_only_bytes(&self) -> usize {
         let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all_tables());
@@ -277,14 +276,14 @@ impl SlotData {
             .sum()
     }
 
-    /// Bytes of the slot's pages, index lines and overflow values.
+    /// Returns the bytes of the slot's pages, index lines and overflow values.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all_tables());
         std::iter::once(&self.table).chain(extra_tables).map(Table::heap_bytes).sum()
     }
 
-    /// The summary to publish. It is computed twice per change, so rare features are handled out of line to
+    /// Computes the summary to publish. It is computed twice per change, so rare features are handled out of line to
     /// keep it to a few loads.
     #[inline(always)]
     pub(crate) fn summary(&self) -> SlotSummary {
@@ -343,20 +342,20 @@ pub struct RemovedKeys {
     pub table: Option<Table>,
 }
 
-/// A locked slot. Unlocking publishes its counts.
+/// A locked slot. Unlocking it publishes its key counts.
 #[derive(Debug)]
 pub struct SlotGuard<'k> {
     pub(crate) data: MutexGuard<'k, SlotData>,
     pub(crate) published: &'k PublishedSummaries,
     pub(crate) slot: Slot,
-    /// The published summary, if the slot may have changed since.
+    /// The summary that was published last, if the slot may have changed since; otherwise `None`.
     pub(crate) last_published: Option<SlotSummary>,
     /// The likely entry of the key that the slot was prefetched for.
     pub(crate) likely: Option<ProbableEntry>,
 }
 
 impl SlotGuard<'_> {
-    /// The number of the locked slot.
+    /// Returns the number of the locked slot.
     #[must_use]
     pub fn slot(&self) -> Slot {
         self.slot
@@ -375,12 +374,12 @@ impl SlotGuard<'_> {
         self.data.table_ref(db).entries.find_with_hint(likely.map(|likely| likely.reference), key, now)
     }
 
-    /// Whether the slot holds keys and is published as empty.
+    /// Returns whether the slot has keys but is published as empty.
     pub(crate) fn becomes_non_empty(&self) -> bool {
         self.last_published.is_some_and(|last| last.is_empty() && !self.data.summary().is_empty())
     }
 
-    /// Publishes the changed fields; unchanged ones are not written, so that cache lines are not transferred
+    /// Publishes the changed fields. Unchanged fields are not written, so that cache lines are not transferred
     /// needlessly.
     #[inline]
     pub(crate) fn publish(&mut self) {

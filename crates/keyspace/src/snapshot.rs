@@ -1,8 +1,9 @@
 //! Point-in-time snapshots without copying.
 //!
-//! A cut locks every slot only to advance the cut number; it does not read the slots. A slot that is locked
-//! later compares the number with the last one it has seen and pins its tables before anything can change
-//! (see `pins` in [`crate::entries`]). Walking a slot visits its state at the cut and unpins it.
+//! A cut is the moment that a snapshot captures. To take one, a thread locks every slot only to advance the cut number;
+//! it does not read the slots. A thread that locks a slot later compares the number with the last one that the slot has
+//! seen, and pins the slot's tables before anything can change (see `pins` in [`crate::entries`]). Walking a slot
+//! visits its state at the cut and unpins it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -25,23 +26,22 @@ use crate::value::SnapshotValue;
 /// Maximum number of concurrent snapshots; each has a bit in an entry's state.
 const MAX_SNAPSHOTS: usize = 3;
 
-/// Page bytes copied under one lock: some microseconds.
+/// Number of page bytes copied under one lock, which takes some microseconds.
 const BYTES_PER_LOCK: usize = 32 << 10;
 
 /// The cuts that slots must be pinned for.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveCuts {
-    /// Number of the last cut.
     last_number: AtomicU32,
-    /// Per bit: the number of the active snapshot's cut, or 0.
+    /// Number of the active snapshot's cut for each bit, or 0.
     active: [AtomicU32; MAX_SNAPSHOTS],
-    /// Per bit: the pinned slots.
+    /// The pinned slots for each bit.
     pinned: [AtomicSlotSet; MAX_SNAPSHOTS],
-    /// Bits in use. A bit stays in use until its snapshot is unpinned everywhere.
+    /// The bits in use. A bit stays in use until its snapshot is unpinned everywhere.
     bits_in_use: AtomicU32,
-    /// Bits used by commands that read a snapshot, which they hold only while they run.
+    /// Bits of snapshots that commands read. A command holds its bit only while it runs.
     reader_bits: Mutex<u32>,
-    /// Signalled when such a command ends.
+    /// Signalled when a command that reads a snapshot ends.
     reader_done: Condvar,
 }
 
@@ -49,7 +49,8 @@ impl ActiveCuts {
     /// Pins a newly locked slot for all cuts that it has not seen.
     #[inline]
     pub(crate) fn pin_missed_cuts(&self, slot: Slot, data: &mut SlotData) {
-        // Relaxed is enough: the cutting thread holds the slot's lock while it stores.
+        // Relaxed ordering is enough, because the thread that takes a cut holds the slot's lock while it stores the
+        // number.
         if data.last_cut != self.last_number.load(Ordering::Relaxed) {
             self.pin(slot, data);
         }
@@ -99,7 +100,7 @@ impl ActiveCuts {
     }
 }
 
-/// A key as of the cut.
+/// A key as of the cut, or a part of its value.
 #[derive(Debug, Clone, Copy)]
 pub struct SnapshotEntry<'a> {
     /// The database number.
@@ -108,9 +109,9 @@ pub struct SnapshotEntry<'a> {
     pub key: &'a [u8],
     /// The value, or a part of it.
     pub value: SnapshotValue<'a>,
-    /// Expiry time, if any.
+    /// Time at which the key expires; `None` if it has no expiry.
     pub expiry: Option<Millis>,
-    /// Usage counters; may be newer than the cut.
+    /// Usage counters, which may be newer than the cut.
     pub usage: Usage,
 }
 
@@ -122,11 +123,11 @@ pub struct Snapshot {
     number: usize,
     walked_slots: Box<[bool]>,
     captured: Captured,
-    /// Whether a command reads it.
+    /// Whether a command reads the snapshot while the command runs.
     is_read_by_command: bool,
 }
 
-/// The resources of a cut, allocated before any slot is locked.
+/// The resources for taking a snapshot, allocated before any slot is locked.
 #[derive(Debug)]
 pub struct PreparedCut<'k> {
     keyspace: &'k Arc<Keyspace>,
@@ -135,7 +136,7 @@ pub struct PreparedCut<'k> {
 }
 
 impl Keyspace {
-    /// Allocates the resources of a cut in advance, so that no command waits for it.
+    /// Allocates the resources for a snapshot in advance, so that no command has to wait for that.
     #[must_use]
     pub fn prepare_cut(self: &Arc<Self>) -> PreparedCut<'_> {
         PreparedCut {
@@ -147,8 +148,8 @@ impl Keyspace {
 }
 
 impl Keyspace {
-    /// Takes a snapshot of only these values, whose slots must be locked. `None` if there are none, if one is
-    /// not a large collection, or if all snapshots are in use.
+    /// Takes a snapshot of only these values, whose slots must be locked. Returns `None` if there are no values, if one
+    /// is not a large collection, or if all snapshots are in use.
     pub fn pin_values(
         self: &Arc<Self>,
         slots: &mut LockedSlots<'_>,
@@ -171,7 +172,7 @@ impl Keyspace {
 }
 
 impl PreparedCut<'_> {
-    /// Takes a snapshot; `None` if three are active. Waits for snapshots that are read by commands. `at_cut`
+    /// Takes a snapshot; returns `None` if three are active. Waits for snapshots that are read by commands. `at_cut`
     /// runs while every slot is locked, to record state of that moment such as the log offset.
     pub fn cut<R>(self, turn: &GlobalLock<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
         let cuts = &self.keyspace.active_cuts;

@@ -39,14 +39,14 @@ pub struct ScoredMember<'a> {
 /// A boundary in the member order: between two members or at an end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OrderBoundary<'a> {
-    /// Before all members with this score.
+    /// The boundary before all members with this score.
     BeforeScore(f64),
-    /// After all members with this score.
+    /// The boundary after all members with this score.
     AfterScore(f64),
-    /// Before the member with this name, or where it would be. Only for sets whose members all have equal
-    /// scores.
+    /// The boundary before the member with this name, or where the member would be. Only for sets whose members all
+    /// have equal scores.
     BeforeName(&'a [u8]),
-    /// After the member with this name; the restriction of `BeforeName` applies.
+    /// The boundary after the member with this name; only for sets whose members all have equal scores.
     AfterName(&'a [u8]),
 }
 
@@ -65,7 +65,7 @@ impl<'a> OrderBoundary<'a> {
     }
 }
 
-/// Members of a sorted set: each has a score.
+/// The members of a sorted set, each of which has a score.
 #[derive(Debug)]
 pub(crate) struct SortedSetFields;
 
@@ -152,25 +152,25 @@ pub struct SortedSetRef<'a> {
 }
 
 impl<'a> SortedSetRef<'a> {
-    /// Number of members.
+    /// Returns the number of members.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shape.len()
     }
 
-    /// Only a newly created sorted set can be empty.
+    /// Returns whether the set has no members. Only a newly created sorted set can be empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The OBJECT ENCODING name.
+    /// Returns the OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         if self.value_encoding == ValueEncoding::SkiplistSortedSet { "skiplist" } else { "listpack" }
     }
 
-    /// The score of a member, if it exists.
+    /// Returns the score of a member, if it exists.
     #[must_use]
     #[inline]
     pub fn score(&self, name: &[u8]) -> Option<f64> {
@@ -197,7 +197,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// The ascending rank of a member, and its score.
+    /// Returns the ascending rank of a member, and its score.
     #[must_use]
     pub fn rank(&self, name: &[u8]) -> Option<(usize, f64)> {
         match self.shape {
@@ -215,7 +215,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// Number of members before this boundary.
+    /// Returns the number of members before this boundary.
     #[must_use]
     pub fn count_before(&self, place: OrderBoundary<'_>) -> usize {
         let cut = place.boundary();
@@ -229,7 +229,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// The member with this ascending rank.
+    /// Returns the member with this ascending rank.
     #[must_use]
     pub fn member_at_rank(&self, rank: usize) -> Option<ScoredMember<'a>> {
         match self.shape {
@@ -342,7 +342,7 @@ impl PackedBuilder {
 }
 
 impl<'a> PackedValue<'a> {
-    /// The members of a packed sorted set, or of one part of it.
+    /// Returns the members of a packed sorted set, or of one part of it.
     pub fn scored_members(&self) -> impl Iterator<Item = ScoredMember<'a>> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::SortedSet);
         records::records(self.bytes()).map(ScoredMember::from)

@@ -39,7 +39,7 @@ use crate::tree::Map;
 pub struct StreamId {
     /// Milliseconds, usually the wall-clock time at which the entry was added.
     pub millis: u64,
-    /// Distinguishes entries of one millisecond.
+    /// Number that distinguishes entries of one millisecond.
     pub sequence: u64,
 }
 
@@ -49,7 +49,7 @@ impl StreamId {
     /// The highest id.
     pub const MAX: Self = Self { millis: u64::MAX, sequence: u64::MAX };
 
-    /// The next id; `None` for the highest.
+    /// Returns the next id; `None` for the highest.
     #[must_use]
     pub fn next(self) -> Option<Self> {
         match self.sequence.checked_add(1) {
@@ -58,7 +58,7 @@ impl StreamId {
         }
     }
 
-    /// The previous id; `None` for the lowest.
+    /// Returns the previous id; `None` for the lowest.
     #[must_use]
     pub fn previous(self) -> Option<Self> {
         match self.sequence.checked_sub(1) {
@@ -79,7 +79,7 @@ impl std::fmt::Display for StreamId {
 pub struct StreamHead {
     /// Number of entries.
     pub len: u64,
-    /// The last generated id.
+    /// The id that was generated last.
     pub last: StreamId,
     /// The highest deleted id.
     pub max_deleted: StreamId,
@@ -93,18 +93,18 @@ const MAX_NODE_BYTES: usize = 1 << 30;
 /// Which entries a trim removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamTrim {
-    /// All but this many of the newest entries.
+    /// Keeps only this many of the newest entries.
     MaxLen(u64),
-    /// Entries below this id.
+    /// Removes the entries below this id.
     MinId(StreamId),
 }
 
 /// How precisely a trim applies its threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrimPrecision {
-    /// Remove every entry beyond the threshold.
+    /// Every entry beyond the threshold is removed.
     Exact,
-    /// Remove only whole nodes, and at most this many entries.
+    /// Only whole nodes are removed, and at most this many entries.
     Nodes(u64),
 }
 
@@ -131,20 +131,20 @@ impl Node {
 pub struct Stream {
     head: StreamHead,
     nodes: Map<StreamId, Arc<Node>>,
-    /// Bytes of the nodes.
+    /// Total bytes of the nodes.
     bytes: usize,
     groups: Map<Arc<[u8]>, Group>,
     producers: Option<Arc<Producers>>,
 }
 
 impl Stream {
-    /// The counters and ids of the stream.
+    /// Returns the counters and ids of the stream.
     #[must_use]
     pub fn head(&self) -> StreamHead {
         self.head
     }
 
-    /// Number of nodes.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.nodes.len()
@@ -162,7 +162,7 @@ impl Stream {
         self.backward(StreamId::MIN, StreamId::MAX).next().map_or(StreamId::MIN, |entry| entry.id)
     }
 
-    /// The entries with ids from `from` to `to`, inclusive.
+    /// Returns the entries with ids from `from` to `to`, inclusive.
     pub fn range(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = StreamEntry<'_>> {
         let start = self.node_containing(from).map_or(from, |(id, _)| id);
         let nodes = self.nodes.iter_from(&start).take_while(move |(id, _)| **id <= to);
@@ -172,7 +172,7 @@ impl Stream {
         from_on.take_while(move |entry| entry.id <= to)
     }
 
-    /// The entries with ids from `from` to `to`, inclusive, in reverse.
+    /// Returns the entries with ids from `from` to `to`, inclusive, in reverse.
     pub fn backward(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = StreamEntry<'_>> {
         let nodes = self.nodes.backward_from(&to);
         let records =
@@ -181,13 +181,13 @@ impl Stream {
         to_on.take_while(move |entry| entry.id >= from)
     }
 
-    /// The entry with this id.
+    /// Returns the entry with this id.
     #[must_use]
     pub fn entry(&self, id: StreamId) -> Option<StreamEntry<'_>> {
         self.range(id, id).next()
     }
 
-    /// The node that would hold an entry with this id.
+    /// Returns the node that would hold an entry with this id.
     fn node_containing(&self, id: StreamId) -> Option<(StreamId, &Arc<Node>)> {
         self.nodes.backward_from(&id).next().map(|(id, node)| (*id, node))
     }
@@ -211,7 +211,7 @@ impl Stream {
                 self.bytes += node.bytes.len() - before;
                 return;
             }
-            // The node is complete: release its spare capacity.
+            // The previous node is complete, so release its spare capacity.
             node.bytes.shrink_to_fit();
             node.count();
         }
@@ -308,7 +308,7 @@ fn live_entries<'a>(records: impl Iterator<Item = Record<'a>>) -> impl Iterator<
     records.filter(|record| !record.is_deleted).map(|record| record.entry)
 }
 
-/// Whether Redis would add another entry to this node.
+/// Returns whether Redis would add another entry to this node.
 fn has_room(id: StreamId, bytes: &[u8], fields: &Fields<'_>, bounds: StreamNodeBounds) -> bool {
     let most = if bounds.bytes == 0 { MAX_NODE_BYTES } else { bounds.bytes.min(MAX_NODE_BYTES) };
     let Some(node) = NodeRef::read(id, bytes) else { return false };
@@ -323,7 +323,7 @@ pub struct StreamRef<'a> {
 }
 
 impl<'a> StreamRef<'a> {
-    /// The counters and ids of the stream.
+    /// Returns the counters and ids of the stream.
     #[must_use]
     pub fn head(&self) -> StreamHead {
         match self.shape {
@@ -332,13 +332,13 @@ impl<'a> StreamRef<'a> {
         }
     }
 
-    /// Whether the stream has or had idempotent producers.
+    /// Returns whether the stream has or had idempotent producers.
     #[must_use]
     pub fn has_producers(&self) -> bool {
         matches!(self.shape, Shape::Large(large) if large.stream().producers().is_some())
     }
 
-    /// The stream itself; decoded if it is packed.
+    /// Returns the stream itself; decoded if it is packed.
     #[must_use]
     pub fn read(&self) -> Cow<'a, Stream> {
         match self.shape {

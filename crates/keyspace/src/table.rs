@@ -29,7 +29,7 @@ pub struct RemovedValue {
     record: Option<Record<Large>>,
 }
 
-/// Part of a value; the rest stays in the table.
+/// Wraps a part of a value, the rest of which stays in the table.
 impl From<Large> for RemovedValue {
     fn from(value: Large) -> Self {
         Self { record: Some(value.into()) }
@@ -37,7 +37,7 @@ impl From<Large> for RemovedValue {
 }
 
 impl RemovedValue {
-    /// A value that had no entry of its own.
+    /// Wraps a value that had no entry of its own.
     pub(crate) fn of(value: Large) -> Self {
         Self { record: Some(Record::without_store(value)) }
     }
@@ -56,7 +56,7 @@ pub struct ScanItem<'a> {
     pub key: &'a [u8],
     /// The kind of the value.
     pub kind: Kind,
-    /// Expiry time, if any.
+    /// Time at which the key expires; `None` if it has no expiry.
     pub expiry: Option<Millis>,
     /// Usage counters.
     pub usage: Usage,
@@ -69,25 +69,25 @@ pub struct Table {
 }
 
 impl Table {
-    /// Number of keys.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether the table has no keys.
+    /// Returns whether the table has no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Number of keys with an expiry.
+    /// Returns the number of keys with an expiry.
     #[must_use]
     pub fn volatile_len(&self) -> usize {
         self.entries.volatile_len()
     }
 
-    /// Number of keys whose values have expiring elements.
+    /// Returns the number of keys whose values have expiring elements.
     #[must_use]
     #[inline]
     pub fn keys_with_element_expiry(&self) -> usize {
@@ -108,7 +108,7 @@ impl Table {
         self.entries.find_with_usage(key, now)
     }
 
-    /// The value at `place`.
+    /// Returns the value at `place`.
     #[must_use]
     #[inline(always)]
     pub fn value(&self, place: EntryRef) -> Value<'_> {
@@ -119,21 +119,21 @@ impl Table {
         }
     }
 
-    /// The kind of the value at `place`.
+    /// Returns the kind of the value at `place`.
     #[must_use]
     #[inline]
     pub fn kind(&self, place: EntryRef) -> Kind {
         ValueEncoding::of(self.entries.type_code(place)).kind()
     }
 
-    /// The value as a typed view, or `None` if it has another kind.
+    /// Returns the value as a typed view, or `None` if it has another kind.
     #[must_use]
     #[inline]
     pub fn typed<T: TypedView>(&self, place: EntryRef) -> Option<T::At<'_>> {
         T::of(self.value(place))
     }
 
-    /// Expiry time of the key.
+    /// Returns the expiry time of the key.
     #[must_use]
     #[inline]
     pub fn expiry(&self, place: EntryRef) -> Option<Millis> {
@@ -216,7 +216,7 @@ impl Table {
         value: PackedValue<'_>,
         expiry: Option<Millis>,
     ) -> (EntryRef, RemovedValue) {
-        // A string of equal length is overwritten in place.
+        // A string of equal length is overwritten in place, which is the fastest way.
         let form = value.value_encoding();
         if !form.is_collection() && self.entries.overwrite(place, value.bytes(), form.code(), expiry) {
             return (place, RemovedValue::default());
@@ -263,7 +263,7 @@ impl Table {
         Some(RemovedValue { record })
     }
 
-    /// Lower bound of the next expiry of a key or of an element inside a value.
+    /// Returns a lower bound of the next expiry of a key or of an element inside a value.
     #[must_use]
     #[inline]
     pub fn next_due(&self) -> Option<Millis> {
@@ -277,7 +277,8 @@ impl Table {
         }
     }
 
-    /// Updates that record after elements were removed or persisted: none may be left that expire.
+    /// Updates the recorded element expiry after elements were removed or made persistent, since none may be left that
+    /// expires.
     #[inline]
     pub(crate) fn refresh_element_expiry(&mut self, place: EntryRef, key: &Key<'_>) {
         if self.entries.has_element_expiry(key.bytes) && self.value(place).next_due().is_none() {
@@ -300,19 +301,19 @@ impl Table {
         self.entries.entry_bytes(place)
     }
 
-    /// Bytes of live entries, excluding overflow values.
+    /// Returns the bytes of live entries, excluding overflow values.
     #[must_use]
     pub fn live_bytes(&self) -> usize {
         self.entries.live_bytes()
     }
 
-    /// Bytes of pages, index and overflow records.
+    /// Returns the bytes of pages, index and overflow records.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.entries.heap_bytes()
     }
 
-    /// Bytes of the lookup structures: the index and the page list.
+    /// Returns the bytes of the lookup structures: the index and the page list.
     #[must_use]
     pub fn overhead_bytes(&self) -> usize {
         self.entries.overhead_bytes()
@@ -328,7 +329,7 @@ impl Table {
         left
     }
 
-    /// Whether any value may be stored as overflow.
+    /// Returns whether any value may be stored as overflow.
     #[must_use]
     #[inline]
     pub fn may_have_large(&self) -> bool {
@@ -357,7 +358,7 @@ impl Table {
         self.entries.fill_level().max(of_value)
     }
 
-    /// The large collection that a key with this hash most likely has. Only a hint: the key is not compared.
+    /// Returns the large collection that a key with this hash most likely has. Only a hint: the key is not compared.
     #[inline]
     pub(crate) fn probable_collection(&self, hash: u64) -> Option<&dyn Collection> {
         match self.entries.probable_overflow(hash)? {

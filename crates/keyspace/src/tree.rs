@@ -25,35 +25,34 @@ pub(crate) use map::Map;
 
 use crate::overflow::CountedBytes;
 
-/// Maximum items per node.
+/// Maximum number of items per node.
 const MAX_ITEMS: usize = 32;
-/// A node with fewer items is merged with a neighbour if both have at most `MAX_MERGED_ITEMS` together.
+/// Number of items below which a node is merged with a neighbour, if both have at most `MAX_MERGED_ITEMS` together.
 const MIN_ITEMS: usize = MAX_ITEMS / 4;
 const MAX_MERGED_ITEMS: usize = MAX_ITEMS * 3 / 4;
 
-/// An item of a leaf.
 pub(crate) trait Item: Debug + Clone {
     /// What an inner node stores about a child.
     type Summary: Debug + Clone;
 
-    /// The label of a leaf with these items, at least one.
+    /// Returns the label of a leaf with these items, at least one.
     fn summary(items: &[Self]) -> Self::Summary;
 
-    /// The label of an inner node with these children, at least one.
+    /// Returns the label of an inner node with these children, at least one.
     fn summary_of_children(children: &[Child<Self>]) -> Self::Summary;
 
-    /// Updates the label after the items or children below it changed.
+    /// Updates the label after the items or children below the node changed.
     fn update_summary(label: &mut Self::Summary, below: &Items<Self>) {
         *label = below.label();
     }
 }
 
-/// A search path guided by labels. It may change at each step: an index becomes relative to the chosen child.
+/// A search path guided by labels. The path may change at each step: an index becomes relative to the chosen child.
 pub(crate) trait Seek<T: Item>: Clone {
     /// Selects the child to descend into.
     fn child(&mut self, children: &[Child<T>]) -> usize;
 
-    /// The index of the item in a leaf, or where it would be inserted.
+    /// Returns the index of the item in a leaf, or where it would be inserted.
     fn item(&mut self, items: &[T]) -> Result<usize, usize>;
 }
 
@@ -98,7 +97,7 @@ impl<T: Item> Child<T> {
     }
 }
 
-/// The contents of a node; never empty except during a change.
+/// Returns the contents of a node; never empty except during a change.
 #[derive(Debug, Clone)]
 pub(crate) enum Items<T: Item> {
     Leaf(Vec<T>),
@@ -166,7 +165,7 @@ impl<'a, I> NodeEdit<'a, I> {
         Self { items, is_after: Vec::new(), at_ends: ends }
     }
 
-    /// The items of the node. Newly inserted ones may be in the overflow instead.
+    /// Returns the items of the node. An item that was just inserted may be in the overflow instead.
     pub(crate) fn items(&mut self) -> &mut [I] {
         self.items
     }
@@ -175,7 +174,8 @@ impl<'a, I> NodeEdit<'a, I> {
         self.items.remove(index)
     }
 
-    /// Inserts an item before `index`. A full node splits; at an end of the tree its items stay together.
+    /// Inserts an item before `index`. A full node is halved, except at an end of the tree, where its items stay
+    /// together.
     pub(crate) fn insert(&mut self, index: usize, item: I) {
         let len = self.items.len();
         let is_last = index == len && (self.at_ends.last || !self.is_after.is_empty());
@@ -214,7 +214,8 @@ impl<T: Item> Node<T> {
         }
     }
 
-    /// A node for editing; a shared node is copied first. If `found` is set, only if the item exists.
+    /// Returns a node for editing, after copying it if it is shared. If `found` is set, this happens only if the item
+    /// exists.
     fn make_unique<'a>(node: &'a mut Arc<Self>, seek: &impl Seek<T>, found: bool) -> Option<&'a mut Self> {
         if found && Arc::strong_count(node) > 1 {
             node.find(&mut seek.clone())?;
@@ -232,7 +233,7 @@ impl<T: Item> Node<T> {
         }
     }
 
-    /// See [`Tree::change`]. Returns whether anything changed.
+    /// Edits the leaf at the end of the path, like [`Tree::change`]. Returns whether anything changed.
     fn edit_item<S: Seek<T>>(
         &mut self,
         way: &mut ChangePath<T, S>,
@@ -309,7 +310,6 @@ impl<T: Item> Node<T> {
         rest
     }
 
-    /// Appends the items of the next node.
     fn append(&mut self, behind: &Self) {
         match (&mut self.items, &behind.items) {
             (Items::Leaf(items), Items::Leaf(more)) => items.extend_from_slice(more),
@@ -341,30 +341,30 @@ fn merge<T: Item>(children: &mut Vec<Child<T>>, index: usize) {
 trait ItemEdit<T, S>: FnMut(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) {}
 impl<T, S, F: FnMut(&mut NodeEdit<'_, T>, Result<usize, usize>, &S)> ItemEdit<T, S> for F {}
 
-/// The state of a change. It is passed from node to node by reference: moving it by value would cost as much
-/// as a search.
+/// The state of a change. It is passed from node to node by reference, because moving it by value would cost as much as
+/// a search.
 struct ChangePath<T: Item, S> {
     seek: S,
-    /// Whether the item must exist.
+    /// Whether nothing is changed unless the item exists.
     found: bool,
-    /// Position of the current node at its depth.
+    /// Whether the current node is the first or last at its depth.
     at_ends: NodeEdges,
-    /// On the way back: items that did not fit the node.
+    /// Items that did not fit the node, passed back to its parent.
     is_after: Option<Items<T>>,
 }
 
 impl<T: Item> Tree<T> {
-    /// The label that a parent node would keep; `None` for an empty tree.
+    /// Returns the label that a parent node would keep; `None` for an empty tree.
     pub(crate) fn label(&self) -> Option<T::Summary> {
         self.root.as_ref().map(|root| root.items.label())
     }
 
-    /// The item at the end of the path.
+    /// Returns the item at the end of the path.
     pub(crate) fn find(&self, seek: &mut impl Seek<T>) -> Option<&T> {
         self.root.as_ref()?.find(seek)
     }
 
-    /// The item at the end of the path, for editing. Its label must not change.
+    /// Returns the item at the end of the path, for editing. Its label must not change.
     pub(crate) fn find_mut(&mut self, seek: impl Seek<T>) -> Option<&mut T> {
         Node::make_unique(self.root.as_mut()?, &seek, true)?.find_mut(seek)
     }
@@ -506,7 +506,7 @@ impl<'a, T: Item> Iterator for Iter<'a, T> {
 
 #[cfg(test)]
 impl<T: Item> Tree<T> {
-    /// Number of items in the root, and the addresses of its child nodes.
+    /// Returns the number of items in the root, and the addresses of its child nodes.
     pub(crate) fn root_children(&self) -> (usize, Vec<*const ()>) {
         match self.root.as_ref().map(|root| &root.items) {
             None => (0, Vec::new()),

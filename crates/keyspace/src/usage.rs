@@ -15,7 +15,7 @@ static NEW_KEY_USAGE: AtomicU16 = AtomicU16::new(0);
 
 /// Initial LFU counter of a new key, so that it is not evicted first.
 const INITIAL_LFU_COUNTER: u8 = 5;
-/// Idle times saturate here, in seconds.
+/// Maximum idle time in seconds that the two bytes can show; longer times saturate.
 const MAX_IDLE: u16 = 1 << 15;
 
 /// The raw counter bytes; see the module for their meaning.
@@ -40,13 +40,13 @@ fn minute(now: Millis) -> u8 {
 }
 
 impl Usage {
-    /// LRU usage of a key accessed now.
+    /// Returns the LRU usage of a key accessed now.
     #[must_use]
     pub fn with_access_time(now: Millis) -> Self {
         Self(second(now))
     }
 
-    /// LRU usage of a key that has been idle for this many seconds.
+    /// Returns the LRU usage of a key that has been idle for this many seconds.
     #[must_use]
     pub fn with_idle_time(now: Millis, seconds: u64) -> Self {
         Self(
@@ -55,31 +55,31 @@ impl Usage {
         )
     }
 
-    /// LFU usage with this counter value.
+    /// Returns the LFU usage with this counter value.
     #[must_use]
     pub fn with_frequency(now: Millis, counter: u8) -> Self {
         Self::of(counter, now)
     }
 
-    /// The usage for a newly created key. It must be refreshed with [`Self::set_for_new_keys`] regularly, since
+    /// Returns the usage for a newly created key. It must be refreshed with [`Self::set_for_new_keys`] regularly, since
     /// this crate reads no clock.
     #[must_use]
     pub fn for_new_keys() -> Self {
         Self(NEW_KEY_USAGE.load(Ordering::Relaxed))
     }
 
-    /// Makes this the usage of newly created keys.
+    /// Makes this usage the one that newly created keys get.
     pub fn set_for_new_keys(self) {
         NEW_KEY_USAGE.store(self.0, Ordering::Relaxed);
     }
 
-    /// Seconds since the last access.
+    /// Returns the seconds since the last access.
     #[must_use]
     pub fn idle_seconds(self, now: Millis) -> u64 {
         u64::from(second(now).wrapping_sub(self.0))
     }
 
-    /// The usage at `now`, protected from clock wrap-around for another 9 hours.
+    /// Returns the usage at `now`, protected from clock wrap-around for another 9 hours.
     #[must_use]
     pub fn aged_lru(self, now: Millis) -> Self {
         if second(now).wrapping_sub(self.0) > MAX_IDLE {
@@ -89,7 +89,7 @@ impl Usage {
         }
     }
 
-    /// LFU usage of a new key.
+    /// Returns the LFU usage of a new key.
     #[must_use]
     pub fn lfu(now: Millis) -> Self {
         Self::of(INITIAL_LFU_COUNTER, now)
@@ -99,7 +99,7 @@ impl Usage {
         Self(u16::from(counter) | u16::from(minute(now)) << 8)
     }
 
-    /// The counter reported by OBJECT FREQ: decayed by the minutes that have passed.
+    /// Returns the counter reported by OBJECT FREQ: decayed by the minutes that have passed.
     #[must_use]
     pub fn frequency(self, now: Millis, settings: LfuSettings) -> u8 {
         let passed = u32::from(minute(now).wrapping_sub((self.0 >> 8) as u8));
@@ -107,7 +107,7 @@ impl Usage {
         (self.0 as u8).saturating_sub(down.min(255) as u8)
     }
 
-    /// The usage after one more access. `random` is a uniform random number.
+    /// Returns the usage after one more access. `random` is a uniform random number.
     #[must_use]
     pub fn incremented_lfu(self, now: Millis, settings: LfuSettings, random: u32) -> Self {
         let counter = self.frequency(now, settings);
@@ -117,7 +117,7 @@ impl Usage {
         Self::of(counter, now)
     }
 
-    /// The usage at `now`, protected from clock wrap-around for another 4 hours.
+    /// Returns the usage at `now`, protected from clock wrap-around for another 4 hours.
     #[must_use]
     pub fn aged_lfu(self, now: Millis, settings: LfuSettings) -> Self {
         let counter = self.frequency(now, settings);

@@ -15,7 +15,7 @@ pub use crate::sorted_set::SortedSetRef;
 use crate::stream::StreamPart;
 pub use crate::stream::StreamRef;
 
-/// Redis stores strings up to this length together with their object header and reports `embstr`.
+/// Maximum length of a string that Redis stores together with its object header and reports as `embstr`.
 const MAX_EMBEDDED: usize = 44;
 
 /// A string and its OBJECT ENCODING hint.
@@ -28,7 +28,7 @@ pub struct StringRef<'a> {
 }
 
 impl StringRef<'_> {
-    /// The integer value if the encoding is `int`.
+    /// Returns the integer value if the string's encoding is `int`.
     #[must_use]
     pub fn integer(&self) -> Option<i64> {
         if self.encoding_hint == EncodingHint::ByContent { resp::parse_i64(self.bytes) } else { None }
@@ -47,17 +47,17 @@ impl StringRef<'_> {
 /// A read-only view of a value, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
-    /// A string.
+    /// A view of a string.
     String(StringRef<'a>),
-    /// A list.
+    /// A view of a list.
     List(ListRef<'a>),
-    /// A set.
+    /// A view of a set.
     Set(SetRef<'a>),
-    /// A sorted set.
+    /// A view of a sorted set.
     SortedSet(SortedSetRef<'a>),
-    /// A hash.
+    /// A view of a hash.
     Hash(HashRef<'a>),
-    /// A stream.
+    /// A view of a stream.
     Stream(StreamRef<'a>),
 }
 
@@ -89,7 +89,6 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A view of an overflow value.
     #[inline(always)]
     pub(crate) fn from_overflow(form: ValueEncoding, large: &'a Large) -> Self {
         match large {
@@ -104,7 +103,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The kind of the value.
+    /// Returns the kind of the value.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -117,7 +116,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Number of elements including expired fields; for a string its length in bytes.
+    /// Returns the number of elements including expired fields; for a string, its length in bytes.
     #[must_use]
     pub fn element_count(&self) -> usize {
         match self {
@@ -130,7 +129,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Whether the value is a large collection, which a snapshot visits in parts.
+    /// Returns whether the value is a large collection, which a snapshot visits in parts.
     #[must_use]
     pub fn is_large(&self) -> bool {
         match self {
@@ -143,7 +142,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Lower bound of the next element expiry.
+    /// Returns a lower bound of the next element expiry.
     pub(crate) fn next_due(&self) -> Option<Millis> {
         match self {
             Self::String(_) | Self::List(_) | Self::Set(_) | Self::SortedSet(_) | Self::Stream(_) => None,
@@ -151,7 +150,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The OBJECT ENCODING name.
+    /// Returns the OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         match self {
@@ -167,12 +166,12 @@ impl<'a> Value<'a> {
 
 /// A view for one kind of value; commands use it to check the type.
 pub trait TypedView {
-    /// The view with its lifetime.
+    /// The type of the view, with the lifetime of the borrowed value.
     type At<'a>;
     /// The kind of value that the view reads.
     const KIND: Kind;
 
-    /// The view, or `None` if the value has another kind.
+    /// Returns the view, or `None` if the value has another kind.
     fn of(value: Value<'_>) -> Option<Self::At<'_>>;
 }
 
@@ -239,7 +238,7 @@ impl TypedView for StreamRef<'_> {
 /// A value, or a part of one, passed to a snapshot visitor.
 #[derive(Debug, Clone, Copy)]
 pub enum SnapshotValue<'a> {
-    /// A complete value.
+    /// A complete value, which is visited at once.
     Whole(Value<'a>),
     /// Some elements of a value that is too large to visit at once.
     Part(ValuePart<'a>),
@@ -248,9 +247,9 @@ pub enum SnapshotValue<'a> {
 /// Some elements of a large value.
 #[derive(Debug, Clone, Copy)]
 pub struct ValuePart<'a> {
-    /// Number of elements of the whole value at the cut; the parts add up to it.
+    /// Number of elements of the whole value at the cut, which is the sum over all parts.
     pub total: usize,
-    /// Whether this is the first part of the value. The others follow without other keys in between.
+    /// Whether this is the first part of the value. The other parts follow without other keys in between.
     pub first: bool,
     /// The elements of this part.
     pub elements: PartElements<'a>,

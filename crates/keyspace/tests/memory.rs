@@ -1,4 +1,4 @@
-//! Reported memory is exact and is given back. A single test, because the pool is process-wide.
+//! Reported memory is exact, and memory is given back. This is a single test, because the pool is process-wide.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn insert_keys(keyspace: &Keyspace, name: &str, value: PackedValue<'_>) {
     guard.table(0).insert(&key, value, None);
 }
 
-/// The bytes that deleting the key would free, as reported by the table.
+/// Returns the bytes that deleting the key would free, as reported by the table.
 fn reported_bytes(keyspace: &Keyspace, name: &str) -> usize {
     let key = keyspace.key(name.as_bytes());
     let mut guard = keyspace.lock(key.slot());
@@ -41,7 +41,7 @@ fn memory_is_counted_exactly_and_freed() {
     bytes_kept_for_snapshots_are_counted();
     nodes_kept_for_snapshots_are_counted();
     entry_bytes_match_memory_freed_by_deletion();
-    // Few slots, so that each has many keys, as with millions of keys.
+    // Use few slots, so that each has as many keys as with millions of keys.
     let name = |number: usize| format!("{{{}}}{number:012}", number % 1000);
     let keyspace = Keyspace::new(1, 16);
     for len in [8, 32, 200, 5000] {
@@ -72,7 +72,7 @@ fn memory_is_counted_exactly_and_freed() {
     }
 }
 
-/// Overwritten and deleted strings are kept exactly until the snapshot has passed them.
+/// Overwritten and deleted strings are counted as kept exactly until the snapshot has passed them.
 fn bytes_kept_for_snapshots_are_counted() {
     let keyspace = Arc::new(Keyspace::new(1, 16));
     let (small, large) = (vec![1; 40], vec![2; 50_000]);

@@ -22,7 +22,7 @@ struct SetUnderTest {
 /// Scores and names that a reader must see.
 type Expected = Vec<(u64, Vec<u8>)>;
 
-/// Some names are too long for a page.
+/// Makes a member's name. Some names are too long for a page.
 fn name(number: u64) -> Vec<u8> {
     let mut name = number.to_string().into_bytes();
     if number.is_multiple_of(97) {
@@ -102,7 +102,7 @@ fn pinned_members_are_unaffected_by_later_changes() {
     for round in 0..60 {
         (0..300 * (1 + round % 10)).for_each(|_| set.random_change());
         let Some((pinned, expected)) = set.check_pinned() else { continue };
-        // Changes before the first read and between reads.
+        // Change the set before the first read and between reads.
         (0..200).for_each(|_| set.random_change());
         if round % 7 == 6 {
             set.flush();

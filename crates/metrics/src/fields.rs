@@ -1,11 +1,11 @@
 //! Parses the `name:value` lines of INFO.
 
-/// INFO text whose fields can be listed and looked up in their order. Section headers are skipped.
+/// INFO text, of which the fields can be listed and looked up in their order. Section headers are skipped.
 #[derive(Debug, Clone, Copy)]
 pub struct InfoFields<'a>(&'a str);
 
 impl<'a> InfoFields<'a> {
-    /// Wraps `text`, which is in INFO's format.
+    /// Wraps `text`, which must be in INFO's format.
     #[must_use]
     pub fn new(text: &'a str) -> Self {
         Self(text)

@@ -2,8 +2,8 @@
 //!
 //! Most metrics come from INFO and CLUSTER INFO, under the names that redis_exporter gives them, so
 //! that existing dashboards and alerts work; [`names`] has the mapping. Because both are rendered
-//! from one source, INFO and a scrape never disagree. A [`Snapshot`] adds the values that INFO has
-//! no line for. Metrics that Redis does not have are named `redoubt_...`.
+//! from one source, INFO and a scrape never disagree. A [`MetricsSnapshot`] adds the values
+//! that INFO has no line for. Metrics that Redis does not have are named `redoubt_...`.
 //!
 //! The number of label values is bounded: labels are command names, error codes, replicas,
 //! databases and latency events, never keys or client addresses.
@@ -19,7 +19,7 @@ pub use text::render;
 /// All metric values of a node, taken at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct MetricsSnapshot {
-    /// The text of `INFO all`.
+    /// The text of `INFO all`, from which most metrics are derived.
     pub info: String,
     /// The text of CLUSTER INFO; empty without cluster mode.
     pub cluster_info: String,
@@ -42,26 +42,26 @@ pub struct MetricsSnapshot {
 /// Configured limits of the server.
 #[derive(Debug, Clone, Default)]
 pub struct ConfiguredLimits {
-    /// `maxclients`
+    /// `maxclients`, the maximum number of connected clients.
     pub clients: usize,
-    /// `maxmemory`, in bytes.
+    /// `maxmemory` in bytes; 0 means unlimited.
     pub memory: usize,
-    /// `io-threads`
+    /// `io-threads`, the number of worker threads.
     pub threads: usize,
     /// `client-output-buffer-limit`, one entry per client class.
     pub output: Vec<OutputLimit>,
 }
 
-/// The output buffer limit of one client class.
+/// The output buffer limits of one client class.
 #[derive(Debug, Clone, Default)]
 pub struct OutputLimit {
-    /// `normal`, `slave` or `pubsub`.
+    /// The client class: `normal`, `slave` or `pubsub`.
     pub class: &'static str,
     /// Hard limit in bytes: a client above it is disconnected at once.
     pub hard: usize,
-    /// Soft limit in bytes: a client above it for `seconds` is disconnected.
+    /// Soft limit in bytes: a client above it for longer than `seconds` is disconnected.
     pub soft: usize,
-    /// How long a client may stay above the soft limit.
+    /// Number of seconds that a client may stay above the soft limit.
     pub seconds: u64,
 }
 
@@ -81,12 +81,12 @@ pub struct CommandLatency {
     pub quantiles: Vec<(f64, f64)>,
 }
 
-/// The state of SLOWLOG.
+/// The length of the slow log (SLOWLOG LEN) and its newest entry.
 #[derive(Debug, Clone, Default)]
 pub struct SlowLog {
     /// The number of entries.
     pub length: usize,
-    /// The newest entry's id and its duration in seconds.
+    /// Id of the newest entry and its duration in seconds; `None` if the log is empty.
     pub last: Option<(u64, f64)>,
 }
 
@@ -106,6 +106,6 @@ pub struct LatencyEvent {
 pub struct FailoverMetrics {
     /// The number of recorded failovers.
     pub remembered: usize,
-    /// The Unix time in seconds of the latest promotion among them.
+    /// Unix time in seconds of the latest recorded promotion; `None` if no failover is recorded.
     pub last: Option<f64>,
 }

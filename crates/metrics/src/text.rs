@@ -1,4 +1,4 @@
-//! Renders a [`Snapshot`] in the Prometheus text format, one metric family after another.
+//! Renders a [`MetricsSnapshot`] in the Prometheus text format, one metric family after another.
 
 use std::fmt::Result;
 
@@ -48,7 +48,7 @@ pub(crate) enum SampleValue {
 }
 
 impl SampleValue {
-    /// Parses an INFO value. Status words become numbers: `ok`, `up` and the like are 1.
+    /// Parses an INFO value. Status words become numbers: words such as `ok` and `up` become 1.
     fn parse(word: &str) -> Option<Self> {
         match word {
             "ok" | "up" | "true" | "yes" => Some(Self::Whole(1)),
@@ -110,7 +110,6 @@ impl EncodeCounterValue for SampleValue {
     }
 }
 
-/// The labels of one sample.
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 
 /// Registers metric families with the encoder.
@@ -297,8 +296,8 @@ fn write_histograms(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> R
     Ok(())
 }
 
-/// Adds the percentiles of INFO's Latencystats section. redis_exporter exports them as a summary,
-/// which consists of three families.
+/// Adds the percentiles of INFO's Latencystats section. redis_exporter exports them as a summary, which consists of
+/// three metric families.
 fn write_percentiles(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Result {
     let of = |quantile: f64| quantile.to_string();
     let quantiles: Vec<(&str, String, f64)> = snapshot
@@ -361,7 +360,6 @@ fn write_limits(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Resul
     out.write_family((name, "Time that a client may stay above the soft limit.", MetricKind::Gauge), seconds)
 }
 
-/// Adds the metrics of SLOWLOG and LATENCY.
 fn write_slow_log_and_latency(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Result {
     let log = &snapshot.slow_log;
     out.write_gauge("redis_slowlog_length", "Number of entries in the slow log.", log.length)?;

@@ -27,10 +27,10 @@ pub use check::{AofCheck, check};
 pub use commands::CommandWriter;
 pub use manifest::{AofFile, FileKind, Manifest, ManifestError};
 
-/// A position in the replication stream.
+/// An annotation that states the position of the following commands in the replication stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplAnnotation {
-    /// The replication id, forty hexadecimal characters.
+    /// The replication id of the stream: forty hexadecimal characters.
     pub history: String,
     /// Stream offset at which the following commands start.
     pub offset: u64,
@@ -44,7 +44,7 @@ impl fmt::Display for ReplAnnotation {
 }
 
 impl ReplAnnotation {
-    /// Parses an annotation line; `None` if it is another annotation.
+    /// Parses a `#REPL:` line; returns `None` for any other annotation.
     #[must_use]
     pub fn parse(line: &[u8]) -> Option<Self> {
         let mut words = std::str::from_utf8(line).ok()?.trim_end().strip_prefix("#REPL:")?.split(' ');

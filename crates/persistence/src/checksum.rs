@@ -2,7 +2,6 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// An incremental checksum.
 pub(crate) struct Checksum(Digest);
 
 impl Checksum {

@@ -10,15 +10,16 @@
 //! between strings: positions keep counting, and a position below the start of the current string is invalid.
 
 const TABLE_BITS: u32 = 13;
-/// Short strings use only the start of the table, which then stays in the L1 cache.
+/// Base-2 logarithm of the table size for short strings, small enough that the used part stays in the L1 cache.
 const SHORT_TABLE_BITS: u32 = 9;
 const SHORT_INPUT: usize = 1 << SHORT_TABLE_BITS;
-/// Positions recorded inside a repetition; recording all of a long one is not worth the time.
+/// Number of positions that are recorded inside a repetition; recording all positions of a long one is not worth the
+/// time.
 const RECORDED_IN_REFERENCE: usize = 2;
 const MAX_DISTANCE: usize = 1 << 13;
 const MAX_REFERENCE: usize = 264;
 const MAX_LITERALS: usize = 32;
-/// The best possible ratio: three bytes for 264.
+/// The best possible compression ratio: three bytes for 264.
 const MAX_RATIO: u64 = 264 / 3;
 
 /// A reusable LZF compressor.
@@ -74,7 +75,7 @@ impl Compressor {
         out.len() <= max_len
     }
 
-    /// An earlier position in reach with the same three bytes as `at`; records `at` in its place.
+    /// Returns an earlier position in reach with the same three bytes as `at`, and records `at` in its place.
     #[inline]
     fn find_match(&mut self, data: &[u8], at: usize, shift: u32) -> Option<usize> {
         let earlier = self.record_position(data, at, shift).checked_sub(self.base_position)? as usize;
@@ -90,7 +91,7 @@ impl Compressor {
     }
 }
 
-/// Length of the common prefix, up to the maximum reference length. The ranges may overlap.
+/// Returns the length of the common prefix, up to the maximum reference length. The ranges may overlap.
 fn common_prefix_len(earlier: &[u8], here: &[u8]) -> usize {
     let most = here.len().min(MAX_REFERENCE);
     let (earlier, here) = (&earlier[..most], &here[..most]);

@@ -9,10 +9,10 @@ use crate::compress::decompress;
 use crate::encode::{LEN_32_BITS, LEN_64_BITS, STRING_INT8, STRING_INT16, STRING_INT32, STRING_LZF};
 use crate::error::{RdbError, RdbErrorReason};
 
-/// Read size, and the step by which a string buffer grows.
+/// Number of bytes read at once, and the step by which a string buffer grows.
 const WINDOW: usize = 64 * 1024;
 
-/// A length, or the marker of a special string in its place.
+/// A length, or the marker of a special encoding in place of a length.
 enum Prefix {
     Len(u64),
     /// The following string has this special encoding.
@@ -26,13 +26,12 @@ pub(crate) struct Source<R> {
     window: Box<[u8]>,
     position: usize,
     window_len: usize,
-    /// Bytes of the input before the window.
     bytes_before_window: u64,
     checksum: Option<Checksum>,
-    /// Window offset up to which the checksum is computed.
+    /// Offset in the window up to which the checksum is computed.
     checksummed: usize,
     max_string: u64,
-    /// Buffer for a compressed string.
+    /// Reused buffer for the compressed form of a string.
     compressed: Vec<u8>,
 }
 
@@ -51,7 +50,7 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     pub(crate) fn offset(&self) -> u64 {
         self.bytes_before_window + self.position as u64
     }
@@ -60,7 +59,7 @@ impl<R: Read> Source<R> {
         RdbError { offset: self.offset(), reason }
     }
 
-    /// The checksum of everything read so far, if enabled.
+    /// Returns the checksum of everything read so far, if enabled.
     pub(crate) fn checksum(&mut self) -> Option<u64> {
         let checksum = self.checksum.as_mut()?;
         checksum.update(&self.window[self.checksummed..self.position]);

@@ -7,17 +7,17 @@ use std::fmt::Debug;
 use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
 
-/// The files of a directory that may not exist yet.
+/// The files of a directory, which may not exist yet.
 #[expect(clippy::missing_errors_doc, reason = "each may bring the error that the system reports")]
 pub trait Disk: Debug {
     /// A file opened for appending.
     type File: Write + Debug;
-    /// A file without its final name.
+    /// A file that is written under a temporary name.
     type Temporary: Write + Debug;
     /// A file opened for reading.
     type Reader: Read + Seek;
 
-    /// Whether the directory exists.
+    /// Returns whether the directory exists.
     fn exists(&self) -> bool;
 
     /// Creates the directory unless it exists.
@@ -32,8 +32,8 @@ pub trait Disk: Debug {
     /// Makes the contents of an open file durable (fsync).
     fn sync_file(&self, file: &Self::File) -> io::Result<()>;
 
-    /// Rewrites the last bytes of a file. Pages whose write-back failed under an earlier process may exist
-    /// only in the page cache, where the next fsync would report them as written.
+    /// Rewrites the last bytes of a file. Pages whose write-back failed in an earlier process may exist only in the
+    /// page cache, and the next fsync would report them as written; after rewriting, an fsync really writes them.
     fn overwrite(&self, name: &str) -> io::Result<()>;
 
     /// Truncates an open file to `len` bytes.
@@ -45,7 +45,7 @@ pub trait Disk: Debug {
     /// Creates an empty file under a temporary name that ends in `suffix`.
     fn create_temp_file(&self, suffix: &str) -> io::Result<Self::Temporary>;
 
-    /// The temporary name.
+    /// Returns the name of a temporary file.
     fn temporary_name(&self, file: &Self::Temporary) -> String;
 
     /// Makes the contents of a temporary file durable (fsync).
@@ -57,10 +57,10 @@ pub trait Disk: Debug {
     /// Deletes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Lists all file names.
+    /// Lists the names of all files in the directory.
     fn list_names(&self) -> io::Result<Vec<String>>;
 
-    /// File size in bytes.
+    /// Returns the file size in bytes.
     fn len(&self, name: &str) -> io::Result<u64>;
 
     /// Truncates a file that is not open for appending to `len` bytes, durably.
@@ -69,9 +69,9 @@ pub trait Disk: Debug {
     /// Makes created, renamed and deleted names durable (fsync of the directory).
     fn sync(&self) -> io::Result<()>;
 
-    /// Whether the process that created this temporary file is gone.
+    /// Returns whether this is a temporary file whose creating process has ended.
     fn is_abandoned_temporary(&self, name: &str) -> bool;
 
-    /// The path of a file for messages.
+    /// Returns the path of a file, for messages to users.
     fn path_of(&self, name: &str) -> PathBuf;
 }

@@ -15,10 +15,10 @@ use crate::{Checks, Dialect, VALKEY_WRITTEN_VERSION, Versions};
 const VERSION_LEN: usize = 2;
 const CHECKSUM_LEN: usize = 8;
 
-/// Why a payload was rejected. Displays as the client's error text.
+/// Why a payload was rejected. [`std::fmt::Display`] gives the client's error text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
-    /// Wrong trailer.
+    /// The version is not supported, or the checksum does not match.
     #[error("ERR DUMP payload version or checksum are wrong")]
     VersionOrChecksum,
     /// The value is malformed.
@@ -108,7 +108,7 @@ pub fn dump_functions<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     encoder.into_out().expect(NO_EXPIRY)
 }
 
-/// The source texts of the libraries in a FUNCTION DUMP payload.
+/// Returns the source texts of the libraries in a FUNCTION DUMP payload.
 ///
 /// # Errors
 /// A wrong checksum or version, or an item that is not a library.
@@ -142,7 +142,7 @@ pub fn with_corrected_checksum(payload: &[u8]) -> Option<Vec<u8>> {
     Some([covered, &expected.value().to_le_bytes()].concat())
 }
 
-/// The payload without its trailer and its version, if the trailer is valid.
+/// Returns the payload without its trailer and its version, if the trailer is valid.
 fn verify(payload: &[u8], versions: Versions) -> Option<(&[u8], u16)> {
     let (covered, checksum) = payload.split_last_chunk::<CHECKSUM_LEN>()?;
     let (body, version) = covered.split_last_chunk::<VERSION_LEN>()?;
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// Appends a valid trailer to any body.
+    /// Appends a valid version and checksum to any body.
     fn with_trailer(body: &[u8], version: u16) -> Vec<u8> {
         let mut payload = body.to_vec();
         payload.extend_from_slice(&version.to_le_bytes());
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn payloads_match_redis() {
-        // Replies of DUMP on Redis 7.0.
+        // These payloads are replies of DUMP on Redis 7.0.
         let table: &[(&[u8], &[u8])] = &[
             (b"10", b"\x00\xc0\n\n\x00n\x9fWE\x0e\xaec\xbb"),
             (b"hello", b"\x00\x05hello\n\x00cr\xdfve4 \n"),
@@ -204,7 +204,7 @@ mod tests {
             assert_eq!(dump_value(value), payload);
             assert_eq!(restore_value(payload).as_deref(), Ok(value));
         }
-        // Replies of DUMP on Redis 8.0 and Valkey 9.1.
+        // These payloads are replies of DUMP on Redis 8.0 and Valkey 9.1.
         let newer: [&[u8]; 2] = [
             b"\x00\x05hello\x0c\x00\xa8\x04\xeb\xb6\x9f\x1e\xbeC",
             b"\x00\x05helloP\x00\xacX\x16\xe7\xfbfG\xfe",
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// A payload of a hash with this many fields, the last one with the given name.
+    /// Builds the payload of a hash with this many fields, the last one with the given name.
     fn dump_hash(fields: u32, last: &str) -> Vec<u8> {
         let mut encoder = Encoder::new(Vec::new(), true, false);
         encoder.byte(4).unwrap();

@@ -19,7 +19,7 @@ pub(crate) const STRING_INT16: u8 = 0xC1;
 pub(crate) const STRING_INT32: u8 = 0xC2;
 pub(crate) const STRING_LZF: u8 = 0xC3;
 
-/// Shorter strings are not compressed, and compression must save at least four bytes; both as in Redis.
+/// Length below which a string is not compressed. As in Redis, compression must also save at least four bytes.
 const MIN_COMPRESSED: usize = 21;
 const MIN_GAIN: usize = 4;
 /// After `MISSES_BEFORE_SAMPLING` futile attempts, only one in `SAMPLE_INTERVAL` strings shorter than
@@ -27,9 +27,9 @@ const MIN_GAIN: usize = 4;
 const MISSES_BEFORE_SAMPLING: u32 = 64;
 const SAMPLE_INTERVAL: u32 = 8;
 const MIN_ALWAYS_COMPRESSED: usize = 512;
-/// Length of the longest integer with a special form: `-2147483648`.
+/// Length of the longest integer that has a special form: `-2147483648`.
 const MAX_INTEGER_LEN: usize = 11;
-/// Buffer size before writing.
+/// Number of buffered bytes at which the buffer is written.
 const BUFFER_LEN: usize = 64 * 1024;
 
 /// Writes RDB primitives and updates the checksum.
@@ -41,7 +41,7 @@ pub(crate) struct Encoder<W> {
     compressor: Option<Compressor>,
     /// The compressor's last output; kept to reuse its memory.
     compressed_buffer: Vec<u8>,
-    /// Consecutive futile compression attempts, and strings skipped since the last attempt.
+    /// Number of consecutive futile compression attempts, and number of strings skipped since the last attempt.
     incompressible_strings: u32,
     skipped_strings: u32,
     written: u64,
@@ -123,7 +123,8 @@ impl<W: Write> Encoder<W> {
         self.bytes(compressed)
     }
 
-    /// Short strings of one server are similar: after many futile attempts only a sample is tried.
+    /// Decides whether to try compression. The strings of one server are similar, so after many futile attempts only a
+    /// sample of the short strings is tried.
     fn should_compress(&mut self, len: usize) -> bool {
         if self.incompressible_strings < MISSES_BEFORE_SAMPLING || len >= MIN_ALWAYS_COMPRESSED {
             return true;
@@ -144,12 +145,11 @@ impl<W: Write> Encoder<W> {
         }
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub(crate) fn written(&self) -> u64 {
         self.written + self.buffer.len() as u64
     }
 
-    /// Flushes the buffer and adds it to the checksum.
     fn flush_buffer(&mut self) -> io::Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
         let result = self.write_out(&buffer);
@@ -158,7 +158,7 @@ impl<W: Write> Encoder<W> {
         result
     }
 
-    /// The checksum of everything written; zero if disabled.
+    /// Returns the checksum of everything written; zero if checksums are disabled.
     pub(crate) fn checksum(&mut self) -> io::Result<u64> {
         self.flush_buffer()?;
         Ok(self.checksum.as_ref().map_or(0, Checksum::value))

@@ -2,20 +2,20 @@
 
 use std::{fmt, io};
 
-/// Why the input was rejected.
+/// Why an RDB file or a serialized value was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RdbErrorReason {
-    /// Reading failed.
+    /// Reading from the input failed.
     #[error("{}", io::Error::from(*.0))]
     Io(io::ErrorKind),
     /// The input ends too early.
     #[error("unexpected end of file")]
     UnexpectedEnd,
-    /// Not an RDB file.
+    /// The input is not an RDB file.
     #[error("wrong signature, this is no RDB file")]
     WrongSignature,
-    /// Unknown format version.
+    /// The format version is not supported.
     #[error("can't handle RDB format version {0}")]
     UnknownVersion(u16),
     /// The checksum does not match the content.
@@ -26,10 +26,10 @@ pub enum RdbErrorReason {
         /// The checksum stored at the end.
         actual: u64,
     },
-    /// Unknown value type.
+    /// The value type is unknown.
     #[error("unknown opcode or type {0}")]
     UnknownType(u8),
-    /// A value type that this server does not support.
+    /// The value type is known, but this server does not support it.
     #[error("values of type {code} ({name}) are not supported")]
     UnsupportedType {
         /// The type code.
@@ -37,36 +37,36 @@ pub enum RdbErrorReason {
         /// The type name.
         name: &'static str,
     },
-    /// Data of a module.
+    /// The input contains module data outside of a value.
     #[error("the file holds data of a module, which is not supported")]
     ModuleData,
-    /// A value of a module type.
+    /// The value belongs to this module type.
     #[error("values of the module type '{0}' are not supported")]
     ModuleType(ModuleType),
-    /// A special string where a length is expected.
+    /// A special string stands where a length is expected.
     #[error("a {0} where a length must be")]
     NotALength(&'static str),
-    /// Unknown string encoding.
+    /// The encoding of a string is unknown.
     #[error("unknown string encoding {0}")]
     UnknownStringEncoding(u8),
-    /// A string longer than the limit.
+    /// A string of this length exceeds the limit.
     #[error("a string of {0} bytes is too long")]
     StringTooLong(u64),
-    /// A compressed string that cannot be expanded.
+    /// A compressed string cannot be expanded.
     #[error("a compressed string of {compressed} bytes that does not expand to {declared}")]
     BadCompression {
         /// The compressed length.
         compressed: u64,
-        /// The claimed length.
+        /// The length that the string should have after decompression.
         declared: u64,
     },
-    /// A database number beyond the configured databases.
+    /// The database number exceeds the number of configured databases.
     #[error("database number {0} is out of range")]
     DatabaseOutOfRange(u64),
-    /// A collection without elements. It was read completely, so reading can continue.
+    /// The collection of this type has no elements. It was read completely, so reading can continue.
     #[error("{0}")]
     Empty(&'static str),
-    /// A malformed value.
+    /// The value is malformed in this respect.
     #[error("{0}")]
     BadValue(&'static str),
 }
@@ -95,8 +95,8 @@ impl fmt::Display for ModuleType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("at offset {offset}: {reason}")]
 pub struct RdbError {
-    /// Bytes from the start of the input.
+    /// Number of bytes from the start of the input.
     pub offset: u64,
-    /// Why reading failed there.
+    /// Why the input was rejected at this position.
     pub reason: RdbErrorReason,
 }

@@ -41,7 +41,7 @@ pub use value::ValueBuffer;
 /// every encoding that this crate writes; a higher number would only make Redis 7.0 refuse to replicate from
 /// this server.
 pub const WRITTEN_VERSION: u16 = 10;
-/// First version of Valkey's own numbering; written in that dialect.
+/// First version of Valkey's own numbering, and the version that is written in Valkey's dialect.
 const VALKEY_WRITTEN_VERSION: u16 = 80;
 /// Accepted versions in Redis's numbering (12 is Redis 8.0 to 8.4, 13 is Redis 8.6).
 pub(crate) const REDIS_VERSIONS: RangeInclusive<u16> = 1..=13;
@@ -52,24 +52,23 @@ pub(crate) const VALKEY_VERSIONS: RangeInclusive<u16> = VALKEY_WRITTEN_VERSION..
 /// How thoroughly the input is validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Checks {
-    /// `rdb-version-check`
+    /// Which format versions are accepted (`rdb-version-check`).
     pub versions: Versions,
-    /// `sanitize-dump-payload`
+    /// How thoroughly packed encodings are validated (`sanitize-dump-payload`).
     pub depth: Depth,
 }
 
 /// Which format versions are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Versions {
-    /// The versions known to this crate.
+    /// Accept only the versions known to this crate.
     #[default]
     Known,
-    /// Any version; unknown value types are still rejected.
+    /// Accept any version; unknown value types are still rejected.
     Any,
 }
 
 impl Versions {
-    /// Whether this version is accepted.
     pub(crate) fn includes(self, version: u16) -> bool {
         match self {
             Self::Known => REDIS_VERSIONS.contains(&version) || VALKEY_VERSIONS.contains(&version),
@@ -81,10 +80,10 @@ impl Versions {
 /// How packed encodings (ziplists, listpacks, zipmaps) are validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Depth {
-    /// Only what forward reading needs: items are decoded once and stored anew.
+    /// Validate only what reading forward needs, since items are decoded once and stored anew.
     #[default]
     HeadersOnly,
-    /// Also what only other readers use: counts, offsets and backward lengths.
+    /// Also validate what only other readers use: counts, offsets and backward lengths.
     Deep,
 }
 
@@ -92,13 +91,13 @@ pub enum Depth {
 /// additions, such as hashes with expiring fields. Older encodings are common to both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dialect {
-    /// Redis 7.0, which every later version reads: for servers of unknown type.
+    /// The format of Redis 7.0, which every later version reads: for servers of unknown type.
     #[default]
     Redis,
-    /// Like `Redis` where that loses nothing, otherwise what Redis 7.2 and Valkey read: for this server's own
-    /// files and DUMP.
+    /// The format of `Redis` where that loses nothing, otherwise what Redis 7.2 and Valkey read: for this server's own
+    /// files and for DUMP.
     Redoubt,
-    /// Valkey 9, with field expiry times.
+    /// The format of Valkey 9, which includes field expiry times.
     Valkey,
 }
 

@@ -22,7 +22,7 @@ pub use loader::{EmptyRdbKey, KeyUsage, RdbEntry, RdbItem, RdbLoader, ReadLimits
 pub use writer::{RdbInfo, RdbWriter, UsageFormat, WriteOptions};
 
 const SLOT_IMPORT: u8 = 243;
-/// Redis assigns this opcode to key metadata.
+/// Opcode of key metadata in Redis; Valkey uses the same number for slot imports.
 pub(crate) const KEY_META: u8 = SLOT_IMPORT;
 const SLOT_INFO: u8 = 244;
 pub(crate) const FUNCTION: u8 = 245;

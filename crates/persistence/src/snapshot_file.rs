@@ -1,11 +1,11 @@
-//! The snapshot file (`dbfilename`), replaced atomically: an incomplete file never has its name, even after a
-//! power failure.
+//! The snapshot file (`dbfilename`), which is replaced atomically: even after a power failure, an incomplete file never
+//! has this name.
 
 use std::io;
 
 use crate::Disk;
 
-/// Name prefix of unfinished files, in any directory.
+/// Prefix of the names of unfinished files.
 pub const TEMP_PREFIX: &str = "temp-";
 const TEMP_SUFFIX: &str = ".rdb";
 
@@ -17,7 +17,7 @@ pub struct SnapshotFile<D> {
 }
 
 impl<D: Disk> SnapshotFile<D> {
-    /// The file called `name` in the directory of `disk`.
+    /// Describes the file called `name` in the directory of `disk`; does not access the disk.
     pub fn new(disk: D, name: &str) -> Self {
         Self { disk, name: name.to_owned() }
     }
@@ -33,7 +33,7 @@ impl<D: Disk> SnapshotFile<D> {
     /// Makes a completely written file the current snapshot.
     ///
     /// # Errors
-    /// The error of the operating system; the current file is then either this or the previous one.
+    /// The error of the operating system. The current snapshot is then either the new file or the previous one.
     pub fn commit(&self, file: D::Temporary) -> io::Result<()> {
         self.disk.sync_temporary(&file)?;
         self.disk.rename(file, &self.name)?;

@@ -1,8 +1,8 @@
 //! Value types: their type codes and encodings in an RDB.
 //!
-//! Each kind has one file with all encodings it ever had: a [`Codec`], plus [`MultipartCodec`] if its values can be
-//! large, and the commands that recreate a value in a base of commands. Differences between kinds are
-//! confined to this module.
+//! Each kind has one file with all encodings it ever had: a [`Codec`], and a [`MultipartCodec`] if its values can be
+//! large, and the commands that recreate a value in an AOF base that consists of commands. Differences between kinds
+//! are confined to this module.
 
 mod commands;
 mod duplicates;
@@ -41,21 +41,21 @@ const META_UNSIGNED: u64 = 2;
 const META_FLOAT: u64 = 3;
 const META_DOUBLE: u64 = 4;
 const META_STRING: u64 = 5;
-/// Values with more bytes are read in parts, so that they are not held twice while being stored.
+/// Size in bytes above which values are read in parts, so that they are not in memory twice while being stored.
 const PART_BYTES: usize = 128 << 10;
 /// Type codes of module values.
 const MODULE: [u8; 2] = [6, NAMED_MODULE];
-/// The module value starts with the number of its type.
+/// Type code of a module value that starts with the number of its type.
 const NAMED_MODULE: u8 = 7;
 
 /// The RDB encoding of one kind.
 trait Codec {
-    /// All type codes that are read.
+    /// All type codes that are read as this kind.
     const CODES: &'static [u8];
     /// The value to be written.
     type Value<'a>;
 
-    /// The type code under which the value is written.
+    /// Returns the type code under which the value is written.
     fn code(value: &Self::Value<'_>, dialect: Dialect) -> u8;
 
     /// Writes the value after the key.
@@ -73,7 +73,7 @@ trait MultipartCodec: Codec {
     /// A part to be written.
     type Part<'a>;
 
-    /// The type code of a value that is written in parts; every part gives the same code.
+    /// Returns the type code of a value that is written in parts; every part gives the same code.
     fn part_code(part: &Self::Part<'_>, dialect: Dialect) -> u8;
 
     /// Writes the head of a value with `total` elements, before its first part.
@@ -93,11 +93,11 @@ trait MultipartCodec: Codec {
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
 }
 
-/// Holds a decoded value until it is stored; its memory is reused for the next one.
+/// Holds a decoded value until it is stored; its memory is reused for the next value.
 #[derive(Debug, Default)]
 pub struct ValueBuffer {
     packed: PackedBuilder,
-    /// Two strings of an element, such as name and value.
+    /// Buffers for the two strings of an element, such as name and value.
     first_buffer: Vec<u8>,
     second_buffer: Vec<u8>,
     remaining: Remaining,
@@ -106,7 +106,7 @@ pub struct ValueBuffer {
     depth: Depth,
 }
 
-/// What is still to be read of a large value.
+/// The part of a large value that is still to be read.
 #[derive(Debug, Default)]
 struct Remaining {
     code: u8,
@@ -116,7 +116,7 @@ struct Remaining {
 }
 
 impl ValueBuffer {
-    /// An empty buffer.
+    /// Creates an empty buffer.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -132,20 +132,20 @@ impl ValueBuffer {
         self.depth = depth;
     }
 
-    /// Whether the last read returned a part and more parts follow.
+    /// Returns whether the last read returned a part and more parts follow.
     #[must_use]
     pub fn is_part(&self) -> bool {
         self.remaining.elements > 0
     }
 
-    /// The value, or the part, that was read last.
+    /// Returns the value, or the part, that was read last.
     #[must_use]
     pub fn value(&self) -> PackedValue<'_> {
         self.packed.packed()
     }
 }
 
-/// The type codes that are read as this kind.
+/// Returns the type codes that are read as this kind.
 fn codes(kind: Kind) -> &'static [u8] {
     match kind {
         Kind::String => StringCodec::CODES,
@@ -157,7 +157,7 @@ fn codes(kind: Kind) -> &'static [u8] {
     }
 }
 
-/// The type code that [`write()`] uses for `value`.
+/// Returns the type code that [`write()`] uses for `value`.
 pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
     match value {
         Value::String(string) => StringCodec::code(string, dialect),
@@ -181,7 +181,6 @@ pub(crate) fn write<W: Write>(code: u8, value: &Value<'_>, out: &mut Encoder<W>)
     }
 }
 
-/// Adds the commands that recreate a value.
 pub(crate) fn add_commands(value: &Value<'_>, out: &mut Commands) {
     match value {
         Value::String(string) => StringCodec::add_commands(string, out),
@@ -193,7 +192,6 @@ pub(crate) fn add_commands(value: &Value<'_>, out: &mut Commands) {
     }
 }
 
-/// Adds the commands that recreate one part of a value.
 pub(crate) fn add_part_commands(part: &ValuePart<'_>, out: &mut Commands) {
     match &part.elements {
         PartElements::List(list) => ListCodec::add_part_commands(list, out),
@@ -204,7 +202,7 @@ pub(crate) fn add_part_commands(part: &ValuePart<'_>, out: &mut Commands) {
     }
 }
 
-/// The type code of a value, whole or in parts.
+/// Returns the type code of a value, whole or in parts.
 pub(crate) fn snapshot_type_code(shown: &SnapshotValue<'_>, dialect: Dialect) -> u8 {
     match shown {
         SnapshotValue::Whole(value) => type_code(value, dialect),
@@ -239,7 +237,6 @@ pub(crate) fn write_part<W: Write>(code: u8, part: &ValuePart<'_>, out: &mut Enc
     }
 }
 
-/// The kind of a type code.
 pub(crate) fn kind_of_type(code: u8) -> Result<Kind, RdbErrorReason> {
     if let Some(kind) = Kind::ALL.iter().copied().find(|kind| codes(*kind).contains(&code)) {
         return Ok(kind);
@@ -253,7 +250,6 @@ pub(crate) fn kind_of_type(code: u8) -> Result<Kind, RdbErrorReason> {
     }
 }
 
-/// Whether a type code belongs to a module type.
 pub(crate) fn is_module_type(code: u8) -> bool {
     MODULE.contains(&code)
 }
@@ -308,7 +304,7 @@ pub(crate) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffe
     let kind = buffer.value().kind();
     buffer.packed.begin(kind);
     match kind {
-        // Strings are always read whole.
+        // Strings are never read in parts.
         Kind::String => Ok(()),
         Kind::List => ListCodec::read_more(source, buffer),
         Kind::Set => SetCodec::read_more(source, buffer),

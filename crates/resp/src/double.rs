@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::grisu::{self, Decimal};
 
-/// Parses a complete decimal number, `inf` or `infinity`, without surrounding space. Rejects NaN, nonzero
-/// numbers that underflow to zero, and finite ones that overflow.
+/// Parses a complete decimal number, `inf` or `infinity`, without surrounding space. Rejects NaN, nonzero numbers that
+/// underflow to zero, and finite numbers that overflow.
 #[must_use]
 pub fn parse_double(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
@@ -30,7 +30,7 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
     }
 }
 
-/// Parses like C's `strtod`, which Redis 7.0 uses: also accepts hexadecimal and leading space.
+/// Parses like C's `strtod`, which Redis 7.0 uses: also accepts hexadecimal numbers and leading space.
 #[must_use]
 pub fn parse_strtod(text: &[u8]) -> Option<f64> {
     let text = text.trim_ascii_start();
@@ -65,7 +65,7 @@ fn parse_hexadecimal(text: &str) -> Option<f64> {
             value = value << 4 | digit;
             shift -= 4 * is_fraction;
         } else {
-            // The mantissa is full. Only whether a lower digit is nonzero matters for rounding.
+            // The mantissa is full, so a lower digit only matters for rounding, by being nonzero.
             value |= u128::from(digit != 0);
             shift += 4 * (1 - is_fraction);
         }
@@ -77,7 +77,7 @@ fn parse_hexadecimal(text: &str) -> Option<f64> {
 }
 
 impl Double {
-    /// The integer as which the value is printed, if it is integral and in range.
+    /// Returns the integer as which the value is printed; `None` if it is not integral or too large.
     #[must_use]
     #[inline]
     pub fn as_integer(self) -> Option<i64> {
@@ -94,7 +94,7 @@ pub struct Double(pub f64);
 
 /// Integral values up to this magnitude are printed as integers.
 const MAX_INTEGRAL: f64 = (i64::MAX / 2) as f64;
-/// Zeros that may be added before or after the digits before exponent notation is used.
+/// Maximum number of zeros added before or after the digits; beyond it, exponent notation is used.
 const MAX_PADDING_ZEROS: i32 = 7;
 
 impl fmt::Display for Double {

@@ -32,7 +32,7 @@ const PRODUCT_EXPONENTS: std::ops::RangeInclusive<i32> = -60..=-32;
 
 static POWERS: [BinaryFloat; POWER_COUNT] = compute_powers();
 
-/// The decimal digits of a finite positive number.
+/// Returns the decimal digits of a finite positive number.
 pub(crate) fn digits(value: f64) -> Decimal {
     let value = BinaryFloat::from_f64(value);
     let (lower, upper) = value.boundaries();
@@ -61,7 +61,7 @@ impl BinaryFloat {
         Self { fraction: self.fraction << shift, exponent: self.exponent - shift as i32 }
     }
 
-    /// The midpoints to the neighbouring doubles, both with the exponent of the upper one.
+    /// Returns the midpoints to the neighbouring doubles, both with the exponent of the upper one.
     fn boundaries(self) -> (Self, Self) {
         let upper = Self { fraction: (self.fraction << 1) + 1, exponent: self.exponent - 1 }.normalized();
         // Just below a power of two, doubles are twice as dense.
@@ -71,7 +71,7 @@ impl BinaryFloat {
         (Self { fraction, exponent: upper.exponent }, upper)
     }
 
-    /// The upper 64 bits of the product.
+    /// Returns the upper 64 bits of the product.
     fn multiply(self, other: Self) -> Self {
         let halves = |fraction: u64| (fraction >> 32, fraction & u64::from(u32::MAX));
         let ((high, low), (other_high, other_low)) = (halves(self.fraction), halves(other.fraction));
@@ -88,7 +88,7 @@ impl BinaryFloat {
     }
 }
 
-/// A power of ten that scales a number with this exponent into `PRODUCT_EXPONENTS`, and its decimal exponent.
+/// Returns a power of ten that scales a number with this exponent into `PRODUCT_EXPONENTS`, and its decimal exponent.
 fn select_power(exponent: i32) -> (BinaryFloat, i32) {
     let guess = f64::from(-(exponent + POWER_COUNT as i32)) * std::f64::consts::LOG10_2;
     let mut index = (guess as i32 - FIRST_POWER) as usize / POWER_STEP as usize;
@@ -104,8 +104,8 @@ fn select_power(exponent: i32) -> (BinaryFloat, i32) {
     }
 }
 
-/// The shortest digits of a number within `range` below `ceiling`; among those, the nearest to `target` below
-/// it.
+/// Returns the shortest digits of a number within `range` below `ceiling`; if there are several, those nearest to
+/// `target` below it.
 fn shortest_digits(ceiling: BinaryFloat, mut range: u64, mut target: u64, decimal: i32) -> Decimal {
     let point = -ceiling.exponent;
     let one = 1u64 << point;
@@ -135,7 +135,7 @@ fn shortest_digits(ceiling: BinaryFloat, mut range: u64, mut target: u64, decima
     }
 }
 
-/// How many times the last digit can be decremented while approaching the target.
+/// Returns how many times the last digit can be decremented while the number gets closer to the target.
 fn steps_down(range: u64, mut rest: u64, unit: u64, target: u64) -> u64 {
     let mut steps = 0;
     while rest < target
@@ -148,12 +148,12 @@ fn steps_down(range: u64, mut rest: u64, unit: u64, target: u64) -> u64 {
     steps
 }
 
-/// Every eighth power of ten from 1e-348 to 1e340, to 64 bits, computed at compile time with exact integers.
+/// Computes every eighth power of ten from 1e-348 to 1e340, to 64 bits, at compile time with exact integers.
 const fn compute_powers() -> [BinaryFloat; POWER_COUNT] {
     let mut compute_powers = [BinaryFloat { fraction: 0, exponent: 0 }; POWER_COUNT];
     let zero = (-FIRST_POWER) as usize;
     let mut index = 0;
-    // First 10^n as it grows, then 2^BITS / 10^n as it shrinks.
+    // `number` is 10^n first, while it grows, and later 2^BITS / 10^n, while it shrinks.
     let mut number = WideInteger::from_u64();
     let mut n = 0;
     while n <= FIRST_POWER + (POWER_COUNT as i32 - 1) * POWER_STEP as i32 {
@@ -215,7 +215,7 @@ impl WideInteger {
         }
     }
 
-    /// The highest 64 bits of this number times 2^`exponent`, rounded.
+    /// Returns the highest 64 bits of this number times 2^`exponent`, rounded.
     const fn round_to_64_bits(&self, exponent: i32) -> BinaryFloat {
         let mut top = self.0.len() - 1;
         while top > 0 && self.0[top] == 0 {
@@ -250,9 +250,9 @@ mod tests {
             (5e-324, 5, -324),
             (f64::MAX, 17_976_931_348_623_157, 292),
             (2.2250738585072014e-308, 22_250_738_585_072_014, -324),
-            // Halfway between two doubles: 5160201921495210e1 would parse to the value, but is not chosen.
+            // This value is halfway between two doubles: 5160201921495210e1 would parse to it, but is not chosen.
             (51_602_019_214_952_096.0, 51_602_019_214_952_096, 0),
-            // Not the shortest digits, which is where Grisu2 differs from an exact algorithm.
+            // Grisu2 does not find the shortest digits of this value, unlike an exact algorithm.
             (794_572_222_085_171.8, 7_945_722_220_851_717, -1),
             (6.94577, 69_457_700_000_000_004, -16),
             (9.031375677884171e-05, 9_031_375_677_884_172, -20),

@@ -20,7 +20,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
         if digit > 9 {
             return None;
         }
-        // Nineteen digits fit: 10^19 - 1 < 2^64.
+        // This cannot overflow: nineteen digits fit, because 10^19 - 1 < 2^64.
         magnitude = magnitude * 10 + u64::from(digit);
     }
     if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// An empty buffer larger than this is freed.
+/// Capacity in bytes above which an empty buffer is freed.
 const MAX_IDLE_BUFFER: usize = 16 * 1024;
 /// A chunk of at least this length is closed before more is appended.
 const MIN_CLOSED_CHUNK: usize = 64 * 1024;
@@ -20,13 +20,13 @@ const MIN_SHARED_MESSAGE: usize = 16 * 1024;
 pub struct SharedBytes(Arc<Vec<u8>>);
 
 impl SharedBytes {
-    /// The length of the message in bytes.
+    /// Returns the length of the message in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether the message is empty.
+    /// Returns whether the message has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -56,7 +56,7 @@ impl Chunk {
         }
     }
 
-    /// Memory of the chunk. A shared one counts in full for each receiver, as in Valkey.
+    /// Returns the memory of the chunk. A shared chunk counts in full for each receiver, as in Valkey.
     fn memory(&self) -> usize {
         match self {
             Self::Owned(bytes) => bytes.capacity(),
@@ -65,56 +65,56 @@ impl Chunk {
     }
 }
 
-/// Bytes in sending order.
+/// Pending output of one connection, in sending order.
 #[derive(Debug, Default)]
 pub struct ByteQueue {
-    /// The non-empty chunks before the last one.
+    /// All chunks except the last one; none of them is empty.
     closed: VecDeque<Chunk>,
-    /// Bytes in `closed`, including those already sent, and their memory.
+    /// Number of bytes in `closed`, including those already sent, and the memory that they use.
     closed_len: usize,
     closed_memory: usize,
     open_chunk: Vec<u8>,
-    /// Bytes at the start of the first chunk that have been sent.
+    /// Number of bytes at the start of the first chunk that have been sent.
     sent_bytes: usize,
 }
 
 impl ByteQueue {
-    /// Number of pending bytes.
+    /// Returns the number of pending bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.closed_len + self.open_chunk.len() - self.sent_bytes
     }
 
-    /// Whether nothing is pending.
+    /// Returns whether no bytes are pending.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Memory of the queue in bytes.
+    /// Returns the memory of the queue in bytes, including spare capacity.
     #[inline]
     #[must_use]
     pub fn memory(&self) -> usize {
         self.closed_memory + self.open_chunk.capacity()
     }
 
-    /// The memory that counts against the output buffer limit: [`Self::memory`] without the buffer that an
-    /// idle queue keeps, but at least the pending bytes.
+    /// Returns the memory that counts against the output buffer limit: [`Self::memory`] without the buffer that an idle
+    /// queue keeps, but at least the number of pending bytes.
     #[must_use]
     pub fn charged_bytes(&self) -> usize {
         charged_bytes(self.len(), self.memory())
     }
 
-    /// The length that [`Self::buffer`] may reach before the queue uses `limit` bytes of memory.
+    /// Returns the length that [`Self::buffer`] may reach before the queue uses `limit` bytes of memory.
     #[must_use]
     pub fn buffer_limit(&self, limit: usize) -> usize {
         let sent = if self.closed.is_empty() { self.sent_bytes } else { 0 };
         limit.saturating_sub(self.closed_memory).saturating_add(sent)
     }
 
-    /// The last chunk, for appending.
+    /// Returns the last chunk, to which output is appended.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         if self.closed.is_empty() && self.sent_bytes > 0 {
             self.release_sent(MAX_IDLE_BUFFER);
@@ -125,14 +125,14 @@ impl ByteQueue {
         &mut self.open_chunk
     }
 
-    /// Restores the buffer taken out of [`Self::buffer`], possibly extended; any buffer if nothing is
-    /// pending.
+    /// Restores the buffer taken out of [`Self::buffer`], possibly extended. If nothing is pending, any other buffer
+    /// may be passed, too.
     pub fn restore_buffer(&mut self, mut bytes: Vec<u8>) {
         shrink(&mut bytes);
         self.open_chunk = bytes;
     }
 
-    /// Appends a message; a long one is shared with other receivers.
+    /// Appends a message; a long message is not copied but shared with other receivers.
     pub fn push_message(&mut self, message: &SharedBytes) {
         if message.len() < MIN_SHARED_MESSAGE {
             self.buffer().extend_from_slice(&message.0);
@@ -164,13 +164,13 @@ impl ByteQueue {
         }
     }
 
-    /// Whether all pending bytes are in one unshared chunk.
+    /// Returns whether all pending bytes are in one chunk that is not shared.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.closed.is_empty()
     }
 
-    /// The next bytes to send; empty only if nothing is pending.
+    /// Returns the next bytes to send; they are empty only if nothing is pending.
     #[inline]
     #[must_use]
     pub fn first(&self) -> &[u8] {
@@ -180,7 +180,7 @@ impl ByteQueue {
         }
     }
 
-    /// Records that `len` bytes of [`Self::front`] have been sent.
+    /// Records that `len` bytes of [`Self::first`] have been sent.
     pub fn consume(&mut self, len: usize) {
         self.sent_bytes += len;
         match self.closed.front() {
@@ -263,8 +263,8 @@ impl ByteQueue {
         }
     }
 
-    /// Drops the sent bytes of the first chunk if there are at least `from` and at least as many as remain.
-    /// Every byte moved for that is paid for by one that was sent.
+    /// Drops the sent bytes of the first chunk if there are at least `from` of them and at least as many as remain. At
+    /// most one byte is moved for each byte sent.
     fn release_sent(&mut self, from: usize) {
         let (bytes, is_closed) = match self.closed.front_mut() {
             None => (&mut self.open_chunk, false),
@@ -287,7 +287,7 @@ impl ByteQueue {
     }
 }
 
-/// The bytes that count against the output buffer limit, given `waiting` pending bytes in `memory` bytes.
+/// Returns the bytes that count against the output buffer limit, given `waiting` pending bytes in `memory` bytes.
 #[must_use]
 pub fn charged_bytes(waiting: usize, memory: usize) -> usize {
     waiting.max(memory.saturating_sub(MAX_IDLE_BUFFER))
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn queue_frees_memory_as_a_slow_reader_reads() {
-        // Many replies, and one large reply.
+        // Test many small replies, and one large reply.
         for pieces in [20_000, 1] {
             let mut queue = ByteQueue::default();
             for _ in 0..pieces {

@@ -21,10 +21,10 @@ const MAX_LINE: usize = 64 * 1024;
 /// Limits before authentication: number of arguments, and bytes per argument.
 const MAX_ARGS_BEFORE_AUTH: i64 = 10;
 const MAX_BULK_BEFORE_AUTH: i64 = 16 * 1024;
-/// Argument ranges beyond this number are freed after a request, and after a batch of requests.
+/// Number of argument ranges beyond which their memory is freed, after a request and after a batch of requests.
 const MAX_KEPT_SPANS: usize = 1024;
 const MAX_KEPT_BATCH_SPANS: usize = 16 * 1024;
-/// An argument's offset and length in the buffer.
+/// Offset and length of an argument in the buffer.
 type ArgSpan = (u32, u32);
 
 /// Limits on what a client may send.
@@ -36,7 +36,7 @@ pub struct ParseLimits {
     pub authenticated: bool,
     /// Whether inline requests are accepted.
     pub allows_inline: bool,
-    /// Maximum number of requests per call.
+    /// Maximum number of requests that one call parses.
     pub requests: usize,
 }
 
@@ -55,32 +55,32 @@ impl Default for ParseLimits {
 /// request is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// An inline request beyond the maximum line length.
+    /// An inline request exceeds the maximum line length.
     TooBigInlineRequest,
-    /// An inline request with an unclosed quote.
+    /// An inline request has an unclosed quote.
     UnbalancedQuotes,
-    /// An argument count line beyond the maximum length.
+    /// The line with the number of arguments exceeds the maximum length.
     TooBigCountString,
-    /// An argument count that is not a number or too large.
+    /// The number of arguments is malformed or too large.
     InvalidMultibulkLength,
-    /// Too many arguments for an unauthenticated client.
+    /// The request has too many arguments for an unauthenticated client.
     UnauthenticatedMultibulkLength,
-    /// An argument length line beyond the maximum length.
+    /// The line with an argument's length exceeds the maximum length.
     TooBigBulkCountString,
-    /// A request that starts with this byte instead of `*`, where inline requests are not accepted.
+    /// The request starts with this byte instead of `*`, where inline requests are not accepted.
     ExpectedAsterisk(u8),
-    /// An argument that starts with this byte instead of `$`.
+    /// An argument starts with this byte instead of `$`.
     ExpectedDollar(u8),
-    /// An argument length that is not a number or too large.
+    /// An argument's length is malformed or too large.
     InvalidBulkLength,
-    /// An argument too long for an unauthenticated client.
+    /// An argument is too long for an unauthenticated client.
     UnauthenticatedBulkLength,
-    /// A line or argument without CR LF where it must end.
+    /// A line or argument does not end with CR LF.
     InvalidCrlf,
 }
 
 impl ProtocolError {
-    /// Whether the request is rejected only because the client is not authenticated.
+    /// Returns whether the request is rejected only because the client is not authenticated.
     #[must_use]
     pub fn is_unauthenticated(self) -> bool {
         matches!(self, Self::UnauthenticatedMultibulkLength | Self::UnauthenticatedBulkLength)
@@ -116,26 +116,26 @@ pub struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// Number of arguments, including the command name.
+    /// Returns the number of arguments, including the command name.
     #[must_use]
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Whether there are no arguments.
+    /// Returns whether there are no arguments, which is never so for a parsed request.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
-    /// The argument at `index`; 0 is the command name.
+    /// Returns the argument at `index`, where 0 is the command name.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         let &(start, len) = self.spans.get(index)?;
         Some(&self.buffer[start as usize..start as usize + len as usize])
     }
 
-    /// Number of bytes that the arguments span in the read buffer.
+    /// Returns the number of bytes that the arguments span in the read buffer.
     #[must_use]
     pub fn span_len(&self) -> usize {
         match (self.spans.first(), self.spans.last()) {
@@ -144,8 +144,8 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// Whether the request was sent inline, not as an array of bulk strings. True for a [`Request`], which
-    /// keeps only the words.
+    /// Returns whether the request was sent inline, not as an array of bulk strings. A [`Request`] counts as inline,
+    /// because it keeps only the words.
     #[must_use]
     pub fn is_inline(&self) -> bool {
         let first = self.spans.first();
@@ -154,7 +154,7 @@ impl<'a> Args<'a> {
         })
     }
 
-    /// The bytes of the request as received, if they equal what [`encode_request`] writes.
+    /// Returns the bytes of the request as received, if they equal what [`encode_request`] writes.
     #[must_use]
     pub fn wire_bytes(&self) -> Option<&'a [u8]> {
         let (&(first, len), rest) = self.spans.split_first()?;
@@ -171,19 +171,19 @@ impl<'a> Args<'a> {
         self.buffer[end..].starts_with(b"\r\n").then(|| &self.buffer[start..end + 2])
     }
 
-    /// The arguments from `first` on.
+    /// Returns the arguments from index `first` on.
     #[must_use]
     pub fn from(&self, first: usize) -> Self {
         Self { buffer: self.buffer, spans: &self.spans[first.min(self.spans.len())..] }
     }
 
-    /// The first `count` arguments.
+    /// Returns the first `count` arguments.
     #[must_use]
     pub fn first(&self, count: usize) -> Self {
         Self { buffer: self.buffer, spans: &self.spans[..count.min(self.spans.len())] }
     }
 
-    /// The arguments in order.
+    /// Iterates over the arguments in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + Clone + use<'a> {
         let Self { buffer, spans } = *self;
         spans.iter().map(move |&(start, len)| &buffer[start as usize..start as usize + len as usize])
@@ -208,26 +208,26 @@ impl std::fmt::Debug for Args<'_> {
 #[derive(Debug, Default)]
 pub struct Batch {
     spans: Vec<ArgSpan>,
-    /// End of each request, as an index into the spans and an offset in the buffer.
+    /// End of each request: an index into the argument ranges, and an offset in the buffer.
     ends: Vec<(u32, u32)>,
-    /// Original bytes of inline requests with quotes, and their offsets.
+    /// Original bytes of inline requests that contain quotes, with their offsets.
     quoted: Vec<(u32, Box<[u8]>)>,
 }
 
 impl Batch {
-    /// Number of requests.
+    /// Returns the number of parsed requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether the batch has no requests.
+    /// Returns whether no request was parsed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Removes all requests.
+    /// Removes all requests but keeps the memory for the next batch.
     pub fn clear(&mut self) {
         self.spans.clear();
         if self.spans.capacity() > MAX_KEPT_BATCH_SPANS {
@@ -244,7 +244,7 @@ impl Batch {
         }
     }
 
-    /// Restores the original bytes of `buffer` from offset `from` on, so that the requests there can be
+    /// Restores the original bytes of inline requests in `buffer` from offset `from` on, so that these requests can be
     /// parsed again.
     pub fn restore_inline_requests(&self, from: usize, buffer: &mut [u8]) {
         for (start, line) in self.quoted.iter().filter(|(start, _)| *start as usize >= from) {
@@ -252,14 +252,14 @@ impl Batch {
         }
     }
 
-    /// The arguments of request `index`; `buffer` is the parsed buffer.
+    /// Returns the arguments of request `index`; `buffer` is the buffer that was parsed.
     #[must_use]
     pub fn args<'a>(&'a self, index: usize, buffer: &'a [u8]) -> Args<'a> {
         let start = if index == 0 { 0 } else { self.ends[index - 1].0 as usize };
         Args { buffer, spans: &self.spans[start..self.ends[index].0 as usize] }
     }
 
-    /// The arguments of each request in `range`.
+    /// Iterates over the arguments of each request in `range`.
     pub fn requests<'a>(
         &'a self,
         range: std::ops::Range<usize>,
@@ -273,14 +273,14 @@ impl Batch {
         })
     }
 
-    /// Number of buffer bytes taken by the first `count` requests.
+    /// Returns the number of buffer bytes that the first `count` requests take.
     #[must_use]
     pub fn consumed(&self, count: usize) -> usize {
         if count == 0 { 0 } else { self.ends[count - 1].1 as usize }
     }
 }
 
-/// A request that owns its bytes: queued, constructed, or read from a log.
+/// A request that owns its bytes: queued by MULTI, constructed, or read from a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
     bytes: Vec<u8>,
@@ -288,7 +288,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request without arguments.
+    /// Creates a request without arguments.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -306,13 +306,13 @@ impl Request {
         self.spans.clear();
     }
 
-    /// Heap bytes used.
+    /// Returns the heap memory in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.capacity() + self.spans.capacity() * size_of::<ArgSpan>()
     }
 
-    /// The arguments.
+    /// Returns the arguments, starting with the command name.
     #[must_use]
     pub fn args(&self) -> Args<'_> {
         Args { buffer: &self.bytes, spans: &self.spans }
@@ -341,18 +341,18 @@ impl From<Args<'_>> for Request {
 /// The result of [`Parser::parse`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParseProgress {
-    /// Number of bytes that hold complete requests.
+    /// Number of bytes at the start of the buffer that belong to complete requests.
     pub consumed: usize,
-    /// The error in the bytes after them, if any.
+    /// The protocol error found after the complete requests, if any.
     pub error: Option<ProtocolError>,
 }
 
-/// Parses requests incrementally; keeps the progress within an unfinished one.
+/// Parses requests incrementally, and keeps the progress within an unfinished request.
 #[derive(Debug, Default)]
 pub struct Parser {
-    /// Number of missing arguments, once the request's count is known.
+    /// Number of arguments still missing; `None` before the request's count is known.
     missing_args: Option<u32>,
-    /// Arguments parsed so far and the offset to continue at, relative to the start of the request.
+    /// Ranges of the arguments parsed so far, and the offset to continue at, relative to the start of the request.
     spans: Vec<ArgSpan>,
     position: usize,
 }
@@ -360,7 +360,7 @@ pub struct Parser {
 /// One request while it is parsed into a batch.
 struct RequestCursor<'a> {
     buffer: &'a [u8],
-    /// Offset of the request's start, and of the parse progress.
+    /// Offset of the start of the request, and offset of the next byte to parse.
     start: usize,
     position: usize,
     spans: &'a mut Vec<ArgSpan>,
@@ -372,20 +372,20 @@ enum ParseStep {
 }
 
 impl Parser {
-    /// A parser at the start of a request.
+    /// Creates a parser that expects the start of a request.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Heap bytes used.
+    /// Returns the heap memory in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.spans.capacity() * size_of::<ArgSpan>()
     }
 
-    /// Number of bytes missing at the end of `buffer` to complete its last argument; 0 if unknown. `buffer`
-    /// must be the unconsumed rest of what was parsed last.
+    /// Returns the number of bytes missing at the end of `buffer` to complete its last argument; 0 if unknown. `buffer`
+    /// must be the unconsumed rest of the buffer that was parsed last.
     #[must_use]
     pub fn missing_argument_bytes(&self, buffer: &[u8]) -> usize {
         if self.missing_args.is_none() || buffer.get(self.position) != Some(&b'$') {
@@ -397,8 +397,8 @@ impl Parser {
         end.saturating_sub(buffer.len())
     }
 
-    /// Appends every complete request in `buffer` to `batch`. The buffer must continue where the last call
-    /// stopped, with its `consumed` bytes removed, and be shorter than 4 GiB.
+    /// Appends every complete request in `buffer` to `batch`. The buffer must continue where the last call stopped,
+    /// without the bytes that were `consumed`, and be shorter than 4 GiB.
     pub fn parse(&mut self, buffer: &mut [u8], batch: &mut Batch, limits: &ParseLimits) -> ParseProgress {
         debug_assert!(u32::try_from(buffer.len()).is_ok(), "the query buffer's limit is far below 4 GiB");
         let mut consumed = 0;
@@ -426,7 +426,7 @@ impl Parser {
         ParseProgress { consumed, error: None }
     }
 
-    /// Continues the request that starts with the `*` at `start`. Also returns where it stopped.
+    /// Continues the request that starts with the `*` at `start`. Also returns the offset where parsing stopped.
     fn parse_multibulk(
         &mut self,
         buffer: &[u8],
@@ -474,7 +474,7 @@ impl Parser {
 }
 
 impl RequestCursor<'_> {
-    /// Reads the number of arguments.
+    /// Reads the line with the number of arguments.
     fn parse_count(&mut self, limits: &ParseLimits) -> Result<Option<u32>, ProtocolError> {
         if let Some((count, next)) = parse_short_line(self.buffer, self.start)
             && limits.authenticated
@@ -496,7 +496,7 @@ impl RequestCursor<'_> {
         Ok(Some(u32::try_from(count).unwrap_or(0)))
     }
 
-    /// Reads one argument: `$`, its length, its bytes.
+    /// Reads one argument: `$`, its length, and its bytes.
     fn parse_bulk(&mut self, limits: &ParseLimits) -> Result<ParseStep, ProtocolError> {
         let Some(&first) = self.buffer.get(self.position) else { return Ok(ParseStep::NeedMore) };
         if first != b'$' {
@@ -525,7 +525,7 @@ impl RequestCursor<'_> {
     }
 }
 
-/// Splits a line into words with the quotes and escapes of inline requests. `None` if a quote is not closed.
+/// Splits a line into words, with the quotes and escapes of inline requests. Returns `None` if a quote is not closed.
 #[must_use]
 pub fn split_words(line: &str) -> Option<Vec<String>> {
     let words = split_words_bytes(line.as_bytes())?;
@@ -541,14 +541,13 @@ pub fn split_words_bytes(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(args.iter().map(<[u8]>::to_vec).collect())
 }
 
-/// Parses the inline request that starts at `start`.
 fn parse_inline(
     buffer: &mut [u8],
     start: usize,
     batch: &mut Batch,
 ) -> Result<(ParseStep, usize), ProtocolError> {
     let line = &mut buffer[start..];
-    // As in Redis, a NUL hides the end of the line, so a client that starts another protocol (TLS) gets no
+    // As in Redis, a NUL hides the end of the line. A client that starts another protocol (TLS) therefore gets no
     // reply.
     let Some(end) = memchr2(b'\n', 0, line).filter(|end| line[*end] == b'\n') else {
         let too_big = line.len() > MAX_LINE;
@@ -567,9 +566,9 @@ fn parse_inline(
     Ok((ParseStep::Done, start + end + 1))
 }
 
-/// Fast path for a count or length line from 1 to 999, which nearly all are: the number after a type byte,
-/// and the offset of the next line. Such numbers are within every limit of an authenticated client. `None` if
-/// the line is incomplete or has another form.
+/// Fast path for a count or length line with a number from 1 to 999, as in nearly all requests. Returns the number
+/// after the type byte and the offset of the next line, or `None` if the line is incomplete or has another form. Such
+/// numbers are within every limit of an authenticated client.
 #[inline]
 fn parse_short_line(buffer: &[u8], start: usize) -> Option<(usize, usize)> {
     let &[_, first @ b'1'..=b'9', second, third, fourth] = buffer.get(start..)?.first_chunk()? else {
@@ -588,7 +587,7 @@ fn parse_short_line(buffer: &[u8], start: usize) -> Option<(usize, usize)> {
     (fourth == b'\r' && buffer.get(start + 5) == Some(&b'\n')).then_some((three, start + 6))
 }
 
-/// Fast path: start and length of the argument at `position`, if its length is short and it is complete.
+/// Fast path: returns start and length of the argument at `position` if its length is short and it is complete.
 #[inline]
 fn parse_short_bulk(buffer: &[u8], position: usize) -> Option<(usize, usize)> {
     let (length, start) = parse_short_line(buffer, position)?;
@@ -596,15 +595,15 @@ fn parse_short_bulk(buffer: &[u8], position: usize) -> Option<(usize, usize)> {
     (buffer[position] == b'$' && end == b"\r\n").then_some((start, length))
 }
 
-/// The start of the line that ends at `end` and consists of `mark` and `number`, if there is one.
+/// Returns the start of the line that ends at `end` and consists of `mark` and `number`, if there is such a line.
 fn find_number_line_before(buffer: &[u8], end: usize, mark: u8, number: usize) -> Option<usize> {
     let digits = buffer[..end].strip_suffix(b"\r\n")?;
     let before = digits.strip_suffix(itoa::Buffer::new().format(number).as_bytes())?;
     before.strip_suffix(&[mark]).map(<[u8]>::len)
 }
 
-/// Parses the number on the line that starts at `start`: its value (`None` if malformed) and the offset of
-/// the next line, once the line is complete.
+/// Parses the number on the line that starts at `start`. Once the line is complete, returns the value (`None` if
+/// malformed) and the offset of the next line.
 fn parse_number(
     buffer: &[u8],
     start: usize,
@@ -614,7 +613,7 @@ fn parse_number(
     Ok(line.map(|line| (parse_i64(line), start + line.len() + 2)))
 }
 
-/// The line that starts at `start` without CR LF, once it is complete.
+/// Returns the line that starts at `start`, without CR LF, once it is complete.
 fn parse_line(buffer: &[u8], start: usize, too_long: ProtocolError) -> Result<Option<&[u8]>, ProtocolError> {
     let rest = &buffer[start.min(buffer.len())..];
     match memchr(b'\r', rest) {

@@ -6,43 +6,43 @@ use crate::number::parse_i64;
 
 /// Maximum nesting depth, so that malicious bytes cannot overflow the stack.
 const MAX_DEPTH: usize = 32;
-/// Maximum line and string length from a peer: 64 KiB and 512 MiB, like Redis's request limits.
+/// Maximum length of a line and of a string from a peer: 64 KiB and 512 MiB, like Redis's request limits.
 const MAX_LINE: usize = 64 * 1024;
 const MAX_BULK: i64 = 512 * 1024 * 1024;
 
-/// A reply.
+/// A parsed reply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// Null in any of its encodings.
     Null,
-    /// A simple string: `+OK`.
+    /// A simple string such as `+OK`.
     Simple(String),
     /// An error without its leading `-`.
     Error(String),
-    /// A 64-bit integer.
+    /// A 64-bit signed integer.
     Integer(i64),
-    /// A floating-point number.
+    /// A floating-point number (RESP3).
     Double(f64),
-    /// A boolean.
+    /// A boolean (RESP3).
     Boolean(bool),
-    /// Decimal digits of arbitrary length.
+    /// An integer of arbitrary size (RESP3), as its decimal digits.
     BigNumber(String),
-    /// A bulk string.
+    /// A bulk string, which may contain any bytes.
     Bulk(Vec<u8>),
     /// A verbatim string: its three-letter format and the text.
     Verbatim(String, Vec<u8>),
-    /// An array.
+    /// An array of replies.
     Array(Vec<Value>),
-    /// A set.
+    /// A set (RESP3), in the order received; duplicates are not removed.
     Set(Vec<Value>),
-    /// An out-of-band message.
+    /// A push message (RESP3), which is not the reply to a request.
     Push(Vec<Value>),
-    /// Key-value pairs in the order received.
+    /// Key-value pairs of a map (RESP3), in the order received.
     Map(Vec<(Value, Value)>),
 }
 
 impl Value {
-    /// The bytes of a bulk, verbatim or simple string.
+    /// Returns the bytes of a bulk, verbatim or simple string; `None` for other types.
     #[must_use]
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match self {
@@ -52,7 +52,7 @@ impl Value {
         }
     }
 
-    /// The value of an integer reply.
+    /// Returns the value of an integer reply; `None` for other types.
     #[must_use]
     pub fn as_integer(&self) -> Option<i64> {
         match self {
@@ -61,7 +61,7 @@ impl Value {
         }
     }
 
-    /// The elements of an array, set or push message.
+    /// Returns the elements of an array, set or push message; `None` for other types.
     #[must_use]
     pub fn as_array(&self) -> Option<&[Value]> {
         match self {
@@ -71,18 +71,18 @@ impl Value {
     }
 }
 
-/// A malformed reply. The connection must be closed.
+/// Why a reply is malformed. The connection must be closed, because the start of the next reply is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueError {
-    /// An unknown type byte.
+    /// The reply starts with this unknown type byte.
     UnknownType(u8),
-    /// A malformed number, length or count.
+    /// A number, length or count is malformed.
     BadNumber,
-    /// Text that is not UTF-8.
+    /// A text is not valid UTF-8.
     NotText,
-    /// A line or string beyond the maximum length.
+    /// A line or string exceeds the maximum length.
     TooLong,
-    /// Replies nested too deeply.
+    /// Replies are nested too deeply.
     TooDeep,
 }
 
@@ -100,11 +100,10 @@ impl std::fmt::Display for ValueError {
 
 impl std::error::Error for ValueError {}
 
-/// Parses one reply at the start of `buffer`. Returns the value and its length, or `None` if bytes are
-/// missing.
+/// Parses one reply at the start of `buffer`. Returns the value and its length, or `None` if bytes are missing.
 ///
 /// # Errors
-/// Malformed bytes: the connection must be closed.
+/// The bytes are malformed, and the connection must be closed.
 pub fn parse_value(buffer: &[u8]) -> Result<Option<(Value, usize)>, ValueError> {
     let mut reader = ReplyReader { buffer, position: 0 };
     Ok(reader.read_value(0)?.map(|value| (value, reader.position)))
@@ -165,7 +164,7 @@ impl<'a> ReplyReader<'a> {
             return Ok(Some(Value::Null));
         }
         let count = if kind == b'%' { len.saturating_mul(2) } else { len };
-        // An element takes at least three bytes, so an announced count alone reserves no memory.
+        // Do not reserve memory for an announced count alone: the elements take at least three bytes each.
         let mut values = Vec::with_capacity((count as usize).min(self.buffer.len() / 3));
         for _ in 0..count {
             let Some(value) = self.read_value(depth + 1)? else { return Ok(None) };
@@ -186,7 +185,7 @@ impl<'a> ReplyReader<'a> {
         }))
     }
 
-    /// The rest of the current line, without its type byte and CR LF.
+    /// Returns the rest of the current line, without CR LF; `None` if the line is incomplete.
     fn read_line(&mut self) -> Result<Option<&'a [u8]>, ValueError> {
         let rest = &self.buffer[self.position + 1..];
         match memmem::find(&rest[..rest.len().min(MAX_LINE + 2)], b"\r\n") {

@@ -5,10 +5,10 @@ use crate::double::Double;
 /// The protocol version of a client (HELLO).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
-    /// The default, understood by every client.
+    /// RESP2, the default, which every client understands.
     #[default]
     Resp2,
-    /// After HELLO 3: adds maps, sets, doubles and push messages.
+    /// RESP3, selected by HELLO 3: adds maps, sets, doubles and push messages.
     Resp3,
 }
 
@@ -18,14 +18,14 @@ pub enum Protocol {
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
     protocol: Protocol,
-    /// Maximum length of the output.
+    /// Maximum length of the output in bytes; `usize::MAX` by default.
     limit: usize,
-    /// Output was discarded because it exceeded the limit.
+    /// Whether output was discarded because it exceeded the limit.
     is_truncated: bool,
 }
 
 impl<'a> Writer<'a> {
-    /// A writer that appends to `out`.
+    /// Creates a writer that appends to `out`.
     pub fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Self {
         Self { out, protocol, limit: usize::MAX, is_truncated: false }
     }
@@ -38,19 +38,19 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Whether output was discarded because of the limit.
+    /// Returns whether output was discarded because of the limit.
     #[must_use]
     #[inline]
     pub fn is_over_limit(&self) -> bool {
         self.is_truncated || self.out.len() > self.limit
     }
 
-    /// A writer with a shorter lifetime.
+    /// Returns a writer to the same output with a shorter lifetime.
     pub fn reborrow(&mut self) -> Writer<'_> {
         Writer { out: self.out, protocol: self.protocol, limit: self.limit, is_truncated: self.is_truncated }
     }
 
-    /// The current protocol version.
+    /// Returns the protocol version of the replies written next.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
@@ -61,18 +61,18 @@ impl<'a> Writer<'a> {
         self.protocol = protocol;
     }
 
-    /// The output buffer.
+    /// Returns the output buffer, for appending bytes that are already encoded.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         self.out
     }
 
-    /// Current length of the output, for [`Writer::truncate`].
+    /// Returns the current length of the output, to be passed to [`Writer::truncate`].
     #[must_use]
     pub fn len(&self) -> usize {
         self.out.len()
     }
 
-    /// Whether nothing has been written.
+    /// Returns whether the output is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.out.is_empty()
@@ -106,17 +106,17 @@ impl<'a> Writer<'a> {
         !self.is_truncated
     }
 
-    /// `+OK`.
+    /// Writes the simple string `+OK`.
     pub fn ok(&mut self) {
         self.raw(b"+OK\r\n");
     }
 
-    /// A simple string. Must not contain CR or LF.
+    /// Writes a simple string, which must not contain CR or LF.
     pub fn simple(&mut self, text: &str) {
         self.simple_bytes(text.as_bytes());
     }
 
-    /// A simple string with client-supplied bytes. Must not contain CR or LF.
+    /// Writes a simple string of client-supplied bytes, which must not contain CR or LF.
     pub fn simple_bytes(&mut self, text: &[u8]) {
         debug_assert!(!text.iter().any(|byte| matches!(byte, b'\r' | b'\n')));
         self.raw(b"+");
@@ -124,39 +124,39 @@ impl<'a> Writer<'a> {
         self.crlf();
     }
 
-    /// An error, starting with its code ("ERR ..."). Line breaks, which quoted client input can contain,
-    /// become spaces.
+    /// Writes an error, whose text starts with its code ("ERR ..."). Line breaks, which quoted client input can
+    /// contain, become spaces.
     pub fn error(&mut self, text: &str) {
         self.error_bytes(text.as_bytes());
     }
 
-    /// An error with a client-supplied text.
+    /// Writes an error with a text of arbitrary bytes.
     pub fn error_bytes(&mut self, text: &[u8]) {
         self.out.push(b'-');
         self.out.extend(text.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
         self.crlf();
     }
 
-    /// An integer.
+    /// Writes an integer.
     #[inline]
     pub fn integer(&mut self, value: i64) {
         self.number(b':', value);
     }
 
-    /// A bulk string.
+    /// Writes a bulk string.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.number(b'$', bytes.len() as i64);
         self.raw(bytes);
         self.crlf();
     }
 
-    /// An integer as a bulk string.
+    /// Writes an integer as a bulk string.
     pub fn bulk_integer(&mut self, value: i64) {
         let mut digits = itoa::Buffer::new();
         self.bulk(digits.format(value).as_bytes());
     }
 
-    /// Null; a null bulk string in RESP2.
+    /// Writes null, which is a null bulk string in RESP2.
     pub fn null(&mut self) {
         match self.protocol {
             Protocol::Resp2 => self.raw(b"$-1\r\n"),
@@ -164,7 +164,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Null in place of an array.
+    /// Writes null in place of an array, which is a null array in RESP2.
     pub fn null_array(&mut self) {
         match self.protocol {
             Protocol::Resp2 => self.raw(b"*-1\r\n"),
@@ -172,12 +172,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Starts an array; `len` replies must follow.
+    /// Starts an array; the caller must write `len` replies next.
     pub fn array(&mut self, len: usize) {
         self.number(b'*', len as i64);
     }
 
-    /// Starts a map; `pairs` keys with values must follow.
+    /// Starts a map; the caller must write `pairs` keys, each followed by its value.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
             Protocol::Resp2 => self.array(pairs * 2),
@@ -185,7 +185,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Starts a set of `len` replies.
+    /// Starts a set; the caller must write `len` replies next.
     pub fn set(&mut self, len: usize) {
         match self.protocol {
             Protocol::Resp2 => self.array(len),
@@ -193,7 +193,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Starts an out-of-band message of `len` replies.
+    /// Starts a push message; the caller must write `len` replies next.
     pub fn push(&mut self, len: usize) {
         match self.protocol {
             Protocol::Resp2 => self.array(len),
@@ -201,7 +201,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A boolean; 1 or 0 in RESP2.
+    /// Writes a boolean, which is 1 or 0 in RESP2.
     pub fn boolean(&mut self, value: bool) {
         match (self.protocol, value) {
             (Protocol::Resp2, value) => self.integer(i64::from(value)),
@@ -210,7 +210,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A double in the format of [`Double`].
+    /// Writes a double in the format of [`Double`].
     pub fn double(&mut self, value: f64) {
         match (Double(value).as_integer(), self.protocol) {
             (Some(whole), Protocol::Resp2) => self.bulk_integer(whole),
@@ -224,7 +224,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Text with a three-letter format (`txt`, `mkd`).
+    /// Writes text with a three-letter format (`txt`, `mkd`), which RESP2 clients get as a bulk string.
     pub fn verbatim(&mut self, format: &[u8; 3], text: &[u8]) {
         match self.protocol {
             Protocol::Resp2 => self.bulk(text),
@@ -240,7 +240,7 @@ impl<'a> Writer<'a> {
 
     #[inline(always)]
     fn number(&mut self, kind: u8, value: i64) {
-        // Fast path: most numbers are short and fit one write together with their CR LF.
+        // Fast path: most numbers are short, so they are written together with their CR LF.
         let digit = |value: i64| b'0' + (value % 10) as u8;
         match value {
             0..10 => self.raw(&[kind, digit(value), b'\r', b'\n']),
@@ -271,7 +271,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// An endless reply uses no more memory than the client's output limit.
+    /// A reply of unlimited length uses no more memory than the client's output limit.
     #[test]
     fn output_stops_at_the_limit() {
         let mut out = b"before".to_vec();

@@ -34,7 +34,7 @@ const fn tables() -> [[u16; 256]; 8] {
     tables
 }
 
-/// The CRC16 (XMODEM) of `bytes`.
+/// Returns the CRC16 (XMODEM) of `bytes`.
 pub(crate) fn crc16(bytes: &[u8]) -> u16 {
     let mut crc = 0u16;
     let mut chunks = bytes.chunks_exact(8);

@@ -11,7 +11,7 @@ impl RedisId {
     /// The all-zero id, which means "none".
     pub const ZEROS: Self = Self([b'0'; 40]);
 
-    /// Encodes 20 random bytes as lower-case hexadecimal.
+    /// Creates an id from 20 random bytes, as lower-case hexadecimal.
     #[must_use]
     pub fn from_random(bytes: [u8; 20]) -> Self {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -23,20 +23,20 @@ impl RedisId {
         Self(name)
     }
 
-    /// Returns `None` unless `bytes` are exactly 40 ASCII letters and digits.
+    /// Takes an id from its text; `None` unless `bytes` are exactly 40 ASCII letters and digits.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let name: [u8; 40] = bytes.try_into().ok()?;
         name.iter().all(u8::is_ascii_alphanumeric).then_some(Self(name))
     }
 
-    /// The 40 ASCII characters as bytes.
+    /// Returns the 40 ASCII characters as bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 40] {
         &self.0
     }
 
-    /// The 40 ASCII characters as text.
+    /// Returns the 40 ASCII characters as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("a name is ASCII by construction")
@@ -49,7 +49,7 @@ impl fmt::Display for RedisId {
     }
 }
 
-/// Prints only the first eight characters, which suffice to tell ids apart in test output.
+/// Prints only the first eight characters, which are enough to tell ids apart in test output.
 impl fmt::Debug for RedisId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}..", &self.as_str()[..8])
@@ -65,7 +65,7 @@ pub struct NodeId(RedisId);
 pub struct ParseNodeIdError;
 
 impl NodeId {
-    /// Encodes 20 random bytes as lower-case hexadecimal.
+    /// Creates an id from 20 random bytes, as lower-case hexadecimal.
     #[must_use]
     pub fn from_random(bytes: [u8; 20]) -> Self {
         Self(RedisId::from_random(bytes))
@@ -74,19 +74,19 @@ impl NodeId {
     /// Parses a node id.
     ///
     /// # Errors
-    /// `bytes` are not exactly 40 lower-case hexadecimal characters.
+    /// [`ParseNodeIdError`] if `bytes` are not exactly 40 lower-case hexadecimal characters.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseNodeIdError> {
         let hex = bytes.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         RedisId::from_bytes(bytes).filter(|_| hex).map(Self).ok_or(ParseNodeIdError)
     }
 
-    /// The 40 hexadecimal characters as bytes.
+    /// Returns the 40 hexadecimal characters as bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 40] {
         self.0.as_bytes()
     }
 
-    /// The 40 hexadecimal characters as text.
+    /// Returns the 40 hexadecimal characters as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()
@@ -107,12 +107,12 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// The cluster's logical clock. Configurations and votes carry an epoch, and the higher epoch wins.
+/// A value of the cluster's logical clock. Configurations and votes carry an epoch, and the higher epoch wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// Adds one; epochs below [`u64::MAX`] only.
+    /// Returns the next higher epoch. The epoch must be below [`u64::MAX`].
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)

@@ -10,27 +10,28 @@ use crate::slot::Slot;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Ownership {
-    /// Owned by this node. Without cluster mode, this node owns every slot.
+    /// The slot is owned by this node. Without cluster mode, this node owns every slot.
     #[default]
     Local,
-    /// Owned by this node and migrating to another; keys that already moved are on the target.
+    /// The slot is owned by this node and migrating to another node; keys that already moved are on the target.
     Migrating,
-    /// Owned by another node and being imported here; served only to clients that sent ASKING.
+    /// The slot is owned by another node and being imported here; it is served only to clients that sent ASKING.
     Importing,
-    /// Owned by this replica's master.
+    /// The slot is owned by this replica's master.
     MasterOwned,
-    /// Owned by this replica's master and migrating to another node; keys that already moved are on the target.
+    /// The slot is owned by this replica's master and migrating to another node; keys that already moved are on the
+    /// target.
     MasterMigrating,
-    /// Owned by another node and being imported by this replica's master.
+    /// The slot is owned by another node and being imported by this replica's master.
     MasterImporting,
-    /// Owned by another node.
+    /// The slot is owned by another node.
     Remote,
-    /// Not assigned to any node.
+    /// The slot is not assigned to any node.
     Unassigned,
 }
 
 impl Ownership {
-    /// Whether the slot is this replica's for its master: owned or imported by it.
+    /// Returns whether this replica's master owns or imports the slot.
     #[must_use]
     pub fn is_masters(self) -> bool {
         matches!(self, Self::MasterOwned | Self::MasterMigrating | Self::MasterImporting)
@@ -40,23 +41,24 @@ impl Ownership {
 /// The state of the client and the command that routing depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RouteRequest {
-    /// The client sent ASKING before this command, or the command implies it.
+    /// Whether the client sent ASKING before this command, or the command implies it.
     pub asking: bool,
-    /// The client is in READONLY mode and the command is no write; a script that declares_key no flags is none.
+    /// Whether the client is in READONLY mode and the command does not write. A script without declared flags counts as
+    /// writing.
     pub replica_read: bool,
     /// Number of distinct keys in the command.
     pub keys: usize,
-    /// Number of those keys that do not exist on this node. Only used while the slot is migrating or importing.
+    /// Number of these keys that do not exist on this node. It is only used while the slot is migrating or importing.
     pub missing_keys: usize,
-    /// The command moves or copies a key to another database. Such commands are not redirected to the node that holds
-    /// the key there.
+    /// Whether the command moves or copies a key to another database. Such a command is not redirected to the node that
+    /// holds the key there.
     pub crosses_databases: bool,
 }
 
 /// The routing decision for a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteDecision {
-    /// Execute the command on this node.
+    /// This node executes the command.
     Serve,
     /// Redirect to the slot's owner with MOVED.
     Moved,
@@ -126,7 +128,7 @@ mod tests {
             Importing, Local, MasterImporting, MasterMigrating, MasterOwned, Migrating, Remote, Unassigned,
         };
         use RouteDecision::{Ask, Moved, Serve, TryAgain, Unserved};
-        // ownership, asking, replica read, keys, missing_keys, verdict
+        // Columns: ownership, asking, replica_read, keys, missing_keys, expected decision
         let table = [
             (Local, false, false, 3, 3, Serve),
             (Local, true, true, 1, 1, Serve),

@@ -14,13 +14,13 @@ pub const SLOT_COUNT: usize = 16384;
 pub struct Slot(u16);
 
 impl Slot {
-    /// Returns `None` if `number` is 16384 or more.
+    /// Creates a slot from its number; `None` if `number` is 16384 or more.
     #[must_use]
     pub const fn new(number: u16) -> Option<Self> {
         if (number as usize) < SLOT_COUNT { Some(Self(number)) } else { None }
     }
 
-    /// Hashes `key`, or its hash tag if it has one.
+    /// Returns the slot of `key`, by the hash of its hash tag if it has one.
     #[must_use]
     pub fn of_key(key: &[u8]) -> Self {
         // Most keys have no hash tag, and `has_brace` is faster than `hash_tag`.
@@ -28,18 +28,18 @@ impl Slot {
         Self(crc16(hashed) & (SLOT_COUNT as u16 - 1))
     }
 
-    /// All slots in ascending order.
+    /// Returns all slots in ascending order.
     pub fn all() -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator {
         (0..SLOT_COUNT as u16).map(Self)
     }
 
-    /// The slot number, 0 to 16383.
+    /// Returns the slot number, 0 to 16383.
     #[must_use]
     pub const fn number(self) -> u16 {
         self.0
     }
 
-    /// The slot number as an array index.
+    /// Returns the slot number as an array index.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -52,8 +52,8 @@ impl fmt::Display for Slot {
     }
 }
 
-/// The part of a key that is hashed: the text between the first `{` and the next `}` if it is not empty, otherwise the
-/// whole key.
+/// Returns the part of a key that is hashed: the text between the first `{` and the next `}` if it is not empty,
+/// otherwise the whole key.
 #[must_use]
 pub fn hash_tag(key: &[u8]) -> &[u8] {
     let Some(open) = memchr(b'{', key) else { return key };
@@ -64,13 +64,13 @@ pub fn hash_tag(key: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether `key` contains `{`, checked eight bytes at a time. The last chunk may overlap the one before.
+/// Returns whether `key` contains `{`, checked eight bytes at a time. The last chunk may overlap the one before.
 #[inline]
 fn has_brace(key: &[u8]) -> bool {
     const LOW_BITS: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
-    // SIMD within a register: XOR turns each `{` into a zero byte, and subtracting 1 from a zero byte sets its high
-    // bit.
+    // Test all eight bytes at once: XOR turns each `{` into a zero byte, and subtracting 1 from a zero byte sets its
+    // high bit.
     let brace_in = |eight: &[u8; 8]| {
         let zero = u64::from_ne_bytes(*eight) ^ u64::from_ne_bytes([b'{'; 8]);
         zero.wrapping_sub(LOW_BITS) & !zero & HIGH_BITS
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn hash_tags_follow_the_specification() {
-        // key, hashed part
+        // Columns: key, hashed part
         let table: &[(&[u8], &[u8])] = &[
             (b"user1000", b"user1000"),
             (b"{user1000}.following", b"user1000"),

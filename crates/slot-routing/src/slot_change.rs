@@ -1,6 +1,6 @@
-//! The changes of a slot's state that an operator or a master can announce.
+//! The changes of a slot's state that CLUSTER SETSLOT makes.
 
-/// The subcommand of CLUSTER SETSLOT. Node ids are as typed by the operator.
+/// A subcommand of CLUSTER SETSLOT. Node ids are as typed by the operator, and not checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotChange {
     /// Marks the slot as migrating to another node.
@@ -34,7 +34,7 @@ impl SlotChange {
         }
     }
 
-    /// The arguments from which [`SlotChange::parse`] produces this value.
+    /// Returns the arguments from which [`SlotChange::parse`] produces this value.
     #[must_use]
     pub fn words(&self) -> Vec<&str> {
         match self {

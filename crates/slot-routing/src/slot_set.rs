@@ -17,19 +17,19 @@ impl SlotSet {
         Self(Box::new([0; BYTES]))
     }
 
-    /// Takes the bitmap of a bus packet.
+    /// Creates a set from the bitmap of a bus packet.
     #[must_use]
     pub fn from_bitmap(bitmap: &[u8; BYTES]) -> Self {
         Self(Box::new(*bitmap))
     }
 
-    /// One bit per slot, as on the bus; slot 0 is the lowest bit of the first byte.
+    /// Returns the bitmap with one bit per slot, as on the bus; slot 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn as_bitmap(&self) -> &[u8; BYTES] {
         &self.0
     }
 
-    /// Whether the set contains `slot`.
+    /// Returns whether the set contains `slot`.
     #[must_use]
     pub fn contains(&self, slot: Slot) -> bool {
         self.0[slot.index() / 8] & (1 << (slot.index() % 8)) != 0
@@ -49,25 +49,25 @@ impl SlotSet {
         there
     }
 
-    /// The number of slots in the set, 0 to 16384.
+    /// Returns the number of slots in the set, 0 to 16384.
     #[must_use]
     pub fn len(&self) -> usize {
         self.words().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether the set contains no slot.
+    /// Returns whether the set contains no slot.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words().all(|word| word == 0)
     }
 
-    /// The bitmap as 64-bit words: slot `s` is bit `s & 63` of word `s >> 6`.
+    /// Returns the bitmap as 64-bit words: slot `s` is bit `s & 63` of word `s >> 6`.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
         let (words, _) = self.0.as_chunks();
         words.iter().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// The slots in ascending order.
+    /// Returns the slots in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
         self.words().enumerate().flat_map(|(index, mut word)| {
             std::iter::from_fn(move || {
@@ -78,7 +78,7 @@ impl SlotSet {
         })
     }
 
-    /// Maximal ranges of consecutive slots as (first, last), both inclusive, in ascending order.
+    /// Returns the maximal ranges of consecutive slots as (first, last), both inclusive, in ascending order.
     #[must_use]
     pub fn ranges(&self) -> Vec<(Slot, Slot)> {
         let mut ranges: Vec<(Slot, Slot)> = Vec::new();

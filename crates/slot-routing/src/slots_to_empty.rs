@@ -21,13 +21,13 @@ impl SlotsToEmpty {
         self.0.extend(slots.iter());
     }
 
-    /// The lowest slot that still has keys to delete.
+    /// Returns the lowest slot that still has keys to delete.
     #[must_use]
     pub fn first(&self) -> Option<Slot> {
         self.0.iter().next()
     }
 
-    /// Whether the keys of `slot` still have to be deleted.
+    /// Returns whether `slot` still has keys to delete.
     #[must_use]
     pub fn contains(&self, slot: Slot) -> bool {
         self.0.contains(slot)
@@ -51,7 +51,7 @@ impl SlotsToEmpty {
 
     fn track_slots_lost_by_master(&mut self, before: &Topology, after: &Topology) {
         if before.my_member().role == Role::Master || before.my_member().shard != after.my_member().shard {
-            // The node resyncs from another shard, which replaces the whole dataset.
+            // The node resyncs from another shard, which replaces the whole dataset, so no old keys remain.
             self.0 = SlotSet::new();
             return;
         }
@@ -65,7 +65,7 @@ impl SlotsToEmpty {
     }
 }
 
-/// Whether another node, or no node, owns the slot and this shard is not importing it.
+/// Returns whether another node, or no node, owns the slot and this shard is not importing it.
 #[must_use]
 pub fn is_owned_elsewhere(ownership: Ownership) -> bool {
     match ownership {

@@ -17,17 +17,17 @@ use crate::slot_set::SlotSet;
 pub struct Endpoint {
     /// The IP address as text; empty while it is unknown.
     pub ip: String,
-    /// The announced hostname, or empty.
+    /// The announced hostname; empty if there is none.
     pub hostname: String,
-    /// The plaintext client port, or 0.
+    /// The plaintext client port; 0 if the node has none.
     pub port: u16,
-    /// The TLS client port, or 0.
+    /// The TLS client port; 0 if the node has none.
     pub tls_port: u16,
     /// The cluster bus port.
     pub bus_port: u16,
     /// Announced client addresses that differ from those for other nodes.
     pub client_endpoint: ClientEndpoint,
-    /// `availability-zone`, or empty.
+    /// The node's `availability-zone`; empty if unset.
     pub zone: String,
 }
 
@@ -35,22 +35,23 @@ pub struct Endpoint {
 /// through NAT and other nodes do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClientEndpoint {
-    /// For clients that connect over IPv4.
+    /// Address for clients that connect over IPv4; `None` if clients get the same address as nodes.
     pub ipv4: Option<Ipv4Addr>,
-    /// For clients that connect over IPv6.
+    /// Address for clients that connect over IPv6; `None` if clients get the same address as nodes.
     pub ipv6: Option<Ipv6Addr>,
-    /// Replaces the plaintext client port; 0 means unset.
+    /// Client port announced in place of the plaintext port; 0 means unset.
     pub port: u16,
-    /// Replaces the TLS client port; 0 means unset.
+    /// Client port announced in place of the TLS port; 0 means unset.
     pub tls_port: u16,
 }
 
-/// How a client is connected to this node. Redirections give it an address of another node of the same kind.
+/// How a client is connected to this node. Redirections contain the address at which the other node accepts the same
+/// kind of connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClientTransport {
-    /// The connection uses TLS.
+    /// Whether the connection uses TLS.
     pub tls: bool,
-    /// The connection uses IPv6.
+    /// Whether the connection uses IPv6.
     pub ipv6: bool,
 }
 
@@ -58,17 +59,17 @@ pub struct ClientTransport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum EndpointType {
-    /// By IP address.
+    /// Nodes are named by IP address.
     #[default]
     Ip,
-    /// By the announced hostname.
+    /// Nodes are named by their announced hostname.
     Hostname,
-    /// By an empty string: the client keeps the current host and changes only the port.
+    /// Nodes are named by an empty string: the client keeps the current host and changes only the port.
     Unknown,
 }
 
 impl Endpoint {
-    /// The host in MOVED and ASK replies; `?` if hostnames are preferred and the node announces none.
+    /// Returns the host in MOVED and ASK replies; `?` if hostnames are preferred and the node announces none.
     #[must_use]
     pub fn host(&self, kind: EndpointType, via: ClientTransport) -> Cow<'_, str> {
         match kind {
@@ -79,7 +80,7 @@ impl Endpoint {
         }
     }
 
-    /// The IP address to give to a client that is connected as `via` describes.
+    /// Returns the IP address to give to a client that is connected as `via` describes.
     #[must_use]
     pub fn ip_for(&self, via: ClientTransport) -> Cow<'_, str> {
         let ClientEndpoint { ipv4, ipv6, .. } = self.client_endpoint;
@@ -87,19 +88,19 @@ impl Endpoint {
         own.map_or(self.ip.as_str().into(), Cow::Owned)
     }
 
-    /// The port for connections between nodes. Falls back to the other port if the node has only one.
+    /// Returns the port for connections between nodes. Falls back to the other port if the node has only one.
     #[must_use]
     pub fn port_for(&self, tls: bool) -> u16 {
         choose_port((self.port, self.tls_port), tls)
     }
 
-    /// The port to give to a client that is connected as `via` describes.
+    /// Returns the port to give to a client that is connected as `via` describes.
     #[must_use]
     pub fn client_port(&self, via: ClientTransport) -> u16 {
         choose_port(self.client_ports(), via.tls)
     }
 
-    /// The plaintext and the TLS client port; 0 if the node does not have one.
+    /// Returns the plaintext and the TLS client port; 0 if the node does not have one.
     #[must_use]
     pub fn client_ports(&self) -> (u16, u16) {
         let ClientEndpoint { port, tls_port, .. } = self.client_endpoint;
@@ -118,9 +119,9 @@ fn choose_port(ports: (u16, u16), tls: bool) -> u16 {
 /// The replication role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Serves the slots of its shard, if there are any.
+    /// The node serves the slots of its shard, if the shard has any.
     Master,
-    /// Replicates this master.
+    /// The node replicates this master.
     Replica(NodeId),
 }
 
@@ -133,20 +134,20 @@ pub struct Member {
     pub shard: NodeId,
     /// Addresses and ports.
     pub endpoint: Endpoint,
-    /// Master, or replica of which master.
+    /// Whether the node is a master, or a replica and of which master.
     pub role: Role,
     /// The epoch under which the node claims its slots. A replica has the epoch of its master.
     pub config_epoch: Epoch,
     /// The replication offset that the node has written (master) or applied (replica).
     pub offset: ReplOffset,
-    /// FAIL: a majority of the masters agrees that the node is down.
+    /// Whether the node is flagged FAIL: a majority of the masters agrees that it is down.
     pub failed: bool,
-    /// PFAIL: this node suspects the member.
+    /// Whether the member is flagged PFAIL: this node suspects that it is down.
     pub suspected: bool,
 }
 
 impl Member {
-    /// Whether both the IP address and a client port are known.
+    /// Returns whether both the IP address and a client port are known.
     #[must_use]
     pub fn is_reachable(&self) -> bool {
         !self.endpoint.ip.is_empty() && self.endpoint.client_ports() != (0, 0)
@@ -163,7 +164,7 @@ pub struct Topology {
     /// Whether the cluster state is `ok`: slot coverage is sufficient and a majority of the masters is reachable.
     pub serving: bool,
     members: Vec<Member>,
-    /// Indices of this node and of its master, if it has one, in `members`.
+    /// Indices in `members` of this node and of its master, if it has one.
     my_index: u16,
     my_master_index: Option<u16>,
     /// Index in `members` of each slot's owner, or [`UNASSIGNED`].
@@ -232,7 +233,7 @@ impl Topology {
         self.importing.insert(slot, source);
     }
 
-    /// All members, including this node, sorted by id.
+    /// Returns all members, including this node, sorted by id.
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members
@@ -244,36 +245,36 @@ impl Topology {
         self.index_of(id).map(|index| &self.members[index])
     }
 
-    /// The entry of this node.
+    /// Returns the entry of this node.
     #[must_use]
     pub fn my_member(&self) -> &Member {
         &self.members[usize::from(self.my_index)]
     }
 
-    /// The owner of `slot`, or `None` if it is unassigned.
+    /// Returns the owner of `slot`, or `None` if it is unassigned.
     #[must_use]
     pub fn owner(&self, slot: Slot) -> Option<&Member> {
         self.members.get(usize::from(self.owners[slot.index()]))
     }
 
-    /// Slots that this shard is migrating away, with the target nodes.
+    /// Returns the slots that this shard is migrating away, with the target nodes.
     #[must_use]
     pub fn migrating(&self) -> &BTreeMap<Slot, NodeId> {
         &self.migrating
     }
 
-    /// Slots that this shard is importing, with the source nodes.
+    /// Returns the slots that this shard is importing, with the source nodes.
     #[must_use]
     pub fn importing(&self) -> &BTreeMap<Slot, NodeId> {
         &self.importing
     }
 
-    /// The replicas of `master`, sorted by id.
+    /// Returns the replicas of `master`, sorted by id.
     pub fn replicas_of(&self, master: NodeId) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(move |member| member.role == Role::Replica(master))
     }
 
-    /// This node's relation to `slot`, with migrations and imports taken into account.
+    /// Returns this node's relation to `slot`, with migrations and imports taken into account.
     #[must_use]
     pub fn ownership(&self, slot: Slot) -> Ownership {
         let (leaves, comes) = (self.migrating.contains_key(&slot), self.importing.contains_key(&slot));
@@ -287,7 +288,7 @@ impl Topology {
         }
     }
 
-    /// This node's relation to the slots of an owner, ignoring migrations and imports.
+    /// Returns this node's relation to the slots of an owner, ignoring migrations and imports.
     fn stable_ownership(&self, owner: u16) -> Ownership {
         match owner {
             UNASSIGNED => Ownership::Unassigned,
@@ -308,7 +309,7 @@ impl Topology {
         all
     }
 
-    /// The slots whose [`Ownership`] differs from that in `before`.
+    /// Returns the slots whose [`Ownership`] differs from that in `before`.
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> Vec<Slot> {
         let own_state =
@@ -324,7 +325,7 @@ impl Topology {
         Slot::all().filter(|slot| were[slot.index()] != are[slot.index()]).collect()
     }
 
-    /// The slots that the nodes of this shard own.
+    /// Returns the slots that the nodes of this shard own.
     #[must_use]
     pub fn slots_of_my_shard(&self) -> SlotSet {
         let shard = self.my_member().shard;
@@ -353,7 +354,7 @@ pub(crate) mod tests {
             client_endpoint,
             ..Endpoint::default()
         };
-        // (plaintext and TLS port of the node), (client uses TLS, IPv6), expected address
+        // Columns: (plaintext and TLS port of the node), (client uses TLS, IPv6), expected address
         let table = [
             ((6379, 6443), (false, false), ("10.0.0.1", 7000)),
             ((6379, 6443), (true, false), ("10.0.0.1", 7443)),

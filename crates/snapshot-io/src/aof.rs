@@ -22,7 +22,7 @@ use crate::rdb::{LoadError, LoadResult, Loader, clear};
 
 /// Bytes read and executed at once; a longer command extends the buffer.
 const BUFFER_LEN: usize = 1 << 20;
-/// Maximum length of an annotation line.
+/// Maximum length of an annotation line in bytes.
 const MAX_LINE_LEN: usize = 4096;
 /// The error for a gap or an overlap between two files.
 const POSITION_MISMATCH: &str = "what follows does not begin where what was before ends";
@@ -44,12 +44,12 @@ pub enum AofError {
     /// A file cannot be read.
     #[error("{}: {error}", file.display())]
     Io {
-        /// The file.
+        /// The file that cannot be read.
         file: PathBuf,
         /// The error of the operating system.
         error: io::Error,
     },
-    /// A file contains something other than commands.
+    /// A file contains bytes that are not a command.
     #[error(
         "Bad file format reading the append only file {}: make a backup of your AOF file, then use redoubt check-aof \
          --fix <filename.manifest> (at offset {offset}: {reason})",
@@ -63,7 +63,7 @@ pub enum AofError {
         /// What is wrong with them.
         reason: String,
     },
-    /// A command that does not exist or has a wrong number of arguments.
+    /// A command does not exist or has a wrong number of arguments.
     #[error(
         "Error reading the append only file {}, error: {} (at offset {offset})",
         file_name(file),
@@ -77,7 +77,7 @@ pub enum AofError {
         /// The error that the command would reply.
         error: String,
     },
-    /// A file that is not the last one is truncated.
+    /// A file that is not the last one ends in the middle of a command.
     #[error(
         "Fatal error: the truncated file is not the last file: {} is complete only up to offset {complete_bytes}, and \
          loading it would lose the later files. Make a backup of your AOF files, and repair them by hand",
@@ -89,7 +89,7 @@ pub enum AofError {
         /// Offset up to which it is complete.
         complete_bytes: u64,
     },
-    /// The last file is truncated and must not be repaired.
+    /// The last file ends in the middle of a command and must not be repaired.
     #[error(
         "Unexpected end of file reading the append only file {}. You can: 1) Make a backup of your AOF file, then use \
          redoubt check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' \
@@ -123,11 +123,12 @@ impl ReplayState {
         };
         let Ok(id) = ReplId::parse(history.as_bytes()) else { return true };
         if id == ReplId::NONE {
-            // The following commands are not those of the stream. The next annotation states the position after them.
+            // The commands up to the next annotation are not part of the stream. The next annotation states the
+            // position after them.
             (self.position, self.start) = (None, None);
             return true;
         }
-        // A change of the replication id continues at the same offset.
+        // A change of the replication id keeps the offset.
         let follows = |at: Position| at.offset.0 == offset;
         let known = self.position.into_iter().chain(self.start.take());
         let is_right = self.position.is_none() || known.into_iter().any(follows);
@@ -139,7 +140,7 @@ impl ReplayState {
 /// The result of loading an append-only file.
 #[derive(Debug)]
 pub struct AofLoadResult {
-    /// The base, if it was an RDB.
+    /// The result of loading the base if it was an RDB; otherwise empty.
     pub base: LoadResult,
     /// The position in the replication stream, as far as the files state it.
     pub position: Option<Position>,
@@ -147,7 +148,7 @@ pub struct AofLoadResult {
     pub db: u16,
 }
 
-/// A file of commands, from an offset on.
+/// A file of commands, and the offset at which its commands begin.
 #[derive(Debug)]
 struct AofFileRange<'a> {
     file: &'a FileToLoad,
@@ -261,7 +262,7 @@ impl Loader<'_> {
     }
 }
 
-/// The position in the replication stream at which an RDB was written.
+/// Returns the position in the replication stream at which an RDB was written.
 #[must_use]
 pub fn position_of(loaded: &LoadResult) -> Option<Position> {
     let id = ReplId::parse(loaded.repl_id.as_deref()?).ok()?;
@@ -269,7 +270,7 @@ pub fn position_of(loaded: &LoadResult) -> Option<Position> {
     Some(Position { id, offset: ReplOffset(offset) })
 }
 
-/// The file name without its directory.
+/// Returns the file name without its directory.
 fn file_name(path: &Path) -> std::borrow::Cow<'_, str> {
     path.file_name().unwrap_or_default().to_string_lossy()
 }
@@ -284,7 +285,7 @@ fn is_rdb(disk: &impl Disk, name: &str) -> io::Result<bool> {
 #[derive(Debug)]
 enum ReplayError {
     Io(io::Error),
-    /// Bytes that are not valid at this offset.
+    /// The bytes at this offset are not a valid command.
     Format {
         offset: u64,
         reason: String,
@@ -307,11 +308,11 @@ struct Reader<'a, R> {
     loader: &'a Loader<'a>,
     worker: Worker,
     file: R,
-    /// Bytes read and not executed; starts with a command or an annotation.
+    /// Bytes that were read and not executed yet; they start with a command or an annotation.
     input: Vec<u8>,
     parser: Parser,
     batch: Batch,
-    /// File offset of `input`.
+    /// Offset in the file of the first byte of `input`.
     offset: u64,
     /// Offset up to which commands and transactions are complete.
     complete_bytes: u64,
@@ -335,7 +336,7 @@ impl<'a, R: Read> Reader<'a, R> {
     fn run(&mut self, session: &mut Session, replay: &mut ReplayState) -> Result<(), ReplayError> {
         loop {
             let before = self.input.len();
-            // The buffer doubles each time for a long command.
+            // For a command longer than the buffer, double the buffer with each read.
             let room = BUFFER_LEN.max(before);
             (&mut self.file).take(room as u64).read_to_end(&mut self.input)?;
             if self.input.len() == before {
@@ -345,7 +346,7 @@ impl<'a, R: Read> Reader<'a, R> {
         }
     }
 
-    /// Executes the commands up to the next annotation and applies that. Returns whether there was one.
+    /// Executes the commands up to the next annotation and applies that annotation. Returns whether there was one.
     fn run_until_annotation(
         &mut self,
         session: &mut Session,
@@ -393,12 +394,12 @@ impl<'a, R: Read> Reader<'a, R> {
         Ok(more)
     }
 
-    /// A format error at `done` bytes of the input.
+    /// Creates a format error at `done` bytes of the input.
     fn stop(&self, done: usize, reason: &str) -> ReplayError {
         ReplayError::Format { offset: self.offset + done as u64, reason: reason.to_owned() }
     }
 
-    /// The first unknown or malformed command among these, and the error it would reply.
+    /// Finds the first unknown or malformed command among these requests, and the error that it would reply.
     fn find_unknown_command(&self, numbers: Range<usize>) -> Option<(usize, CommandError)> {
         let registry = self.loader.commands.registry();
         let fault = |number: usize| registry.check(self.batch.args(number, &self.input)).err();
@@ -428,7 +429,7 @@ impl<'a, R: Read> Reader<'a, R> {
             if matches!(flow, DispatchStatus::Node(_)) {
                 host.on_command(self.batch.args(after, &self.input));
             }
-            // Commands executed outside the engine (like PING and REPLCONF) change no data.
+            // Commands that the engine does not execute (such as PING and REPLCONF) change no data.
             next = if matches!(flow, DispatchStatus::Node(_) | DispatchStatus::Paused) {
                 after + 1
             } else {

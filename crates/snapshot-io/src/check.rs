@@ -1,14 +1,15 @@
 //! Validates a snapshot completely before the current data is dropped.
 //!
 //! The check decodes every value and verifies the checksum without storing anything. It needs memory for one value, or
-//! for one part of a large one, and in addition:
+//! for one part of a large value, and in addition:
 //!
-//! - The parts of one set, sorted set or hash must not share an element, and the parts of a stream must be in order. For
-//!   this the check keeps a hash of each element of the value that is being read, or the stream, up to
-//!   [`MAX_KEPT_BYTES`]. Of a larger value it checks only each part; the load finds the rest after the old data is gone.
-//! - The small values of one slot must fit in its pages. The check adds up their sizes, eight bytes per slot. The unused
-//!   bytes of the pages are known only to the load, so a slot that is fuller than three quarters of
-//!   [`slot_capacity`](keyspace::slot_capacity) may be found only there.
+//! - The parts of one set, sorted set or hash must not share an element, and the parts of a stream must fit together.
+//!   For this the check keeps a hash of each element of the value that is being read, or the stream itself, up to
+//!   [`MAX_KEPT_BYTES`]. If a value is larger, only its parts are checked one by one, and the load finds other errors
+//!   after the old data is gone.
+//! - The small values of one slot must fit in its pages. The check adds up their sizes, eight bytes per slot. Only the
+//!   load knows how many bytes of the pages stay unused, so it may still reject a slot that is fuller than three
+//!   quarters of [`slot_capacity`](keyspace::slot_capacity).
 
 use std::io::Read;
 
@@ -21,9 +22,10 @@ use slot_routing::{SLOT_COUNT, Slot};
 use crate::rdb::{DUPLICATE_ELEMENT, LoadError, Loader};
 use crate::store_queue::PREFETCH_BATCH;
 
-/// Memory for the elements of one value: 8,388,608 hashes, or a stream of this size.
+/// Maximum memory for the elements of one value: 8,388,608 hashes, or a stream of this size.
 const MAX_KEPT_BYTES: usize = 128 << 20;
-/// The load checks a slot before each batch of keys, so the last batch may exceed the capacity.
+/// Bytes by which the last batch may exceed a slot's capacity, because the load checks a slot only before each batch of
+/// keys.
 const MAX_BATCH_BYTES: u64 = (PREFETCH_BATCH as u64) << 13;
 
 impl Loader<'_> {
@@ -73,11 +75,11 @@ impl Loader<'_> {
 /// What the check keeps of a large value whose parts are being read.
 #[derive(Debug, Default)]
 enum KeptElements {
-    /// Nothing: no large value, one of a kind that may contain an element twice, or one that is too large.
+    /// Nothing is kept: there is no large value, it may contain an element twice, or it is too large.
     #[default]
     None,
-    /// Two hashes per element. One hash of 64 bits is not enough: an accidental collision in a correct snapshot would
-    /// keep a replica from synchronizing.
+    /// Two hashes per element are kept. One hash of 64 bits is not enough: an accidental collision in a correct
+    /// snapshot would keep a replica from synchronizing.
     Hashes(Vec<[u64; 2]>),
     /// The value itself, which refuses elements out of order, and its size in bytes.
     Ordered(DetachedValue, usize),
@@ -92,7 +94,7 @@ impl KeptElements {
         }
     }
 
-    /// Adds a part. Returns false if the part is not in order after the earlier ones.
+    /// Adds a part. Returns false if the part of a stream does not fit the earlier parts.
     fn add(&mut self, part: PackedValue<'_>, keyspace: &Keyspace, limits: &EncodingLimits) -> bool {
         let (is_within, fits) = match self {
             Self::None => return true,
@@ -129,7 +131,7 @@ fn push_hashes(hashes: &mut Vec<[u64; 2]>, part: PackedValue<'_>, keyspace: &Key
     });
 }
 
-/// Bytes of small values per database and slot.
+/// Total bytes of small values, by database and slot.
 #[derive(Debug, Default)]
 struct SlotSizes(Vec<Vec<u64>>);
 
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
     use crate::testing::IgnoringHost;
 
-    /// A snapshot with one string and, unless it is empty, a function library.
+    /// Builds a snapshot with one string and, if `library` is not empty, a function library.
     fn snapshot(value: &[u8], library: &str) -> Vec<u8> {
         let mut bytes = b"REDIS0011".to_vec();
         if !library.is_empty() {
@@ -167,7 +169,7 @@ mod tests {
         bytes.extend([0xFE, 0, 0, 1, b'k', value.len() as u8]);
         bytes.extend(value);
         bytes.push(0xFF);
-        // A checksum of zero means none.
+        // A checksum of zero means that there is none.
         bytes.extend([0; 8]);
         bytes
     }
@@ -220,7 +222,7 @@ mod tests {
         });
     }
 
-    /// A length in the encoding of RDB files.
+    /// Encodes a length as in RDB files.
     fn len(number: usize) -> [u8; 2] {
         [0x40 | (number >> 8) as u8, number as u8]
     }
@@ -229,7 +231,8 @@ mod tests {
         [&len(bytes.len())[..], bytes].concat()
     }
 
-    /// A snapshot with the key `k`: a value of this type with a hundred bytes per element, so that it is read in parts.
+    /// Builds a snapshot with the key `k`: a value of this type with a hundred bytes per element, so that it is read in
+    /// parts.
     fn large_value(code: u8, elements: &[usize]) -> Vec<u8> {
         let mut bytes = [&b"REDIS0011"[..], &[0xFE, 0, code, 1, b'k'], &len(elements.len())].concat();
         for element in elements {

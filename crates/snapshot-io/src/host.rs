@@ -1,34 +1,34 @@
-//! The interface between a load and its process: time and progress reports.
+//! The interface between a load and the process that runs it: time and progress reports.
 
 use clock::Millis;
 use resp::Args;
 
 /// The process that runs a load.
 pub trait LoadHost {
-    /// The wall-clock time.
+    /// Returns the wall-clock time.
     fn now(&self) -> Millis;
 
-    /// A monotonic clock in nanoseconds.
+    /// Returns a monotonic clock that counts nanoseconds.
     fn nanos(&self) -> fn() -> u64;
 
-    /// A snapshot of `total` bytes is about to be read.
+    /// Called before a snapshot of `total` bytes is read.
     fn on_begin(&self, total: u64);
 
-    /// Reports progress periodically: bytes and keys read so far.
+    /// Called periodically with the number of bytes and keys read so far.
     fn report_progress(&self, read: u64, keys: u64);
 
-    /// Reports the memory usage recorded by the snapshot's writer.
+    /// Called with the memory usage that the snapshot's writer recorded.
     fn used_memory(&self, bytes: u64);
 
-    /// A key was read.
+    /// Called after each key that was read.
     fn on_key_read(&self);
 
-    /// Receives a command of a file that is not executed by the engine.
+    /// Called for a command of a file that the engine does not execute.
     fn on_command(&self, args: Args<'_>) {
         let _ = args;
     }
 
-    /// Reports an event for the user.
+    /// Called for an event that users should see, for example in the log.
     fn report_event(&self, event: LoadEvent<'_>);
 }
 
@@ -37,7 +37,7 @@ pub trait LoadHost {
 pub enum LoadEvent<'a> {
     /// Loading of an AOF file starts.
     FileStarted,
-    /// The base is an RDB.
+    /// The base of the AOF is an RDB, and is about to be loaded.
     RdbBase,
     /// An AOF file has been loaded.
     FileLoaded {

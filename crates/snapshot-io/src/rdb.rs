@@ -17,15 +17,15 @@ use crate::host::{LoadEvent, LoadHost};
 use crate::skipped_keys::SkippedKeys;
 use crate::store_queue::{StoreErrors, StoreQueue, store_queue};
 
-/// Bytes in flight to the storing threads; the same amount may be in processing.
+/// Maximum number of bytes on the way to the storing threads; the threads may be processing the same number besides.
 const MAX_BYTES_IN_FLIGHT: usize = 1 << 20;
-/// Minimum bytes of a key and its value in a file. A larger announced key count is false.
+/// Minimum number of bytes that a key and its value take in a file. An announced key count that exceeds this is false.
 const MIN_BYTES_PER_KEY: u64 = 4;
 /// Maximum number of skipped keys that are logged by name.
 const MAX_LOGGED_KEYS: u64 = 10;
 pub(crate) const DUPLICATE_ELEMENT: RdbErrorReason =
     RdbErrorReason::BadValue("a value with the same element twice");
-/// Items between progress reports.
+/// Number of items between two progress reports.
 const ITEMS_PER_PROGRESS_REPORT: usize = 1024;
 
 /// Why a file was not loaded.
@@ -37,13 +37,13 @@ pub enum LoadError {
     /// The file cannot be read or is malformed.
     #[error("{0}")]
     Read(#[from] RdbError),
-    /// A database number beyond the configured databases: the number, and the highest allowed one.
+    /// A database number is not configured: the number, and the highest allowed one.
     #[error("the file has a database {0}, and there are only {1}")]
     Database(u16, u16),
     /// The file ends too early.
     #[error("the master's connection ended before its snapshot did")]
     Incomplete,
-    /// A slot is full.
+    /// The pages of a slot are full.
     #[error("the file has more small values of one slot than a slot can hold")]
     SlotFull,
     /// A function library failed to load.
@@ -62,11 +62,11 @@ pub struct LoadResult {
     pub empty_keys: u64,
     /// The deletions of skipped keys and fields, for the replicas of this node's history.
     pub skipped_keys: SkippedKeys,
-    /// The replication id at the time of writing.
+    /// The replication id of the writer when it wrote the snapshot.
     pub repl_id: Option<Vec<u8>>,
-    /// The replication offset at the time of writing.
+    /// The replication offset of the writer when it wrote the snapshot.
     pub repl_offset: Option<i64>,
-    /// The database selected by the replication stream at that offset.
+    /// The database selected in the replication stream at `repl_offset`.
     pub stream_db: Option<u16>,
     /// The migrating slots of the master that wrote the snapshot.
     pub slot_states: Vec<u8>,
@@ -102,7 +102,7 @@ pub struct Loader<'a> {
     pub threads: usize,
     /// Whether to verify checksums (`rdbchecksum`).
     pub verify_checksum: bool,
-    /// Maximum bytes of deletions, given by the log size.
+    /// Maximum number of bytes of deletions that are kept for the log.
     pub max_deletion_bytes: u64,
     /// The process that runs the load.
     pub host: &'a dyn LoadHost,
@@ -115,13 +115,13 @@ impl std::fmt::Debug for Loader<'_> {
 }
 
 impl Loader<'_> {
-    /// Replaces all data by that of a snapshot of about `len` bytes. Commands get LOADING from now on until
-    /// the caller ends that state, once the meaning of the data, or of an empty dataset, is clear. If
-    /// `drop_expired` (a master), expired keys and fields are skipped; a replica keeps them until its master
-    /// deletes them. `whole` is called at the end and returns whether the input was complete.
+    /// Replaces all data by that of a snapshot of about `len` bytes. From now on commands get LOADING, until the caller
+    /// ends that state once the meaning of the data, or of an empty dataset, is clear. If `drop_expired` (on a master),
+    /// expired keys and fields are skipped; a replica keeps them until its master deletes them. `whole` is called at
+    /// the end and returns whether the input was complete.
     ///
     /// # Errors
-    /// The snapshot cannot be read or is malformed. Then the dataset is empty, unless the header was already
+    /// The snapshot cannot be read or is malformed. The dataset is empty afterwards, unless the header was already
     /// invalid.
     pub fn replace(
         &self,
@@ -133,8 +133,8 @@ impl Loader<'_> {
         self.replace_after(input, len, drop_expired, || (), whole)
     }
 
-    /// Like [`Self::replace`], and calls `before` directly before the old data is dropped, after the header
-    /// was read.
+    /// Like [`Self::replace`], but also calls `before` directly before the old data is dropped, after the header was
+    /// read.
     ///
     /// # Errors
     /// Those of [`Self::replace`]. If `before` was not called, the data is unchanged.
@@ -154,19 +154,20 @@ impl Loader<'_> {
         let outcome =
             outcome.and_then(|loaded| if whole() { Ok(loaded) } else { Err(LoadError::Incomplete) });
         if outcome.is_err() {
-            // Half a file is not a valid dataset.
+            // A part of a file is not a valid dataset, so drop it.
             flush(self.engine);
         }
         self.engine.invalidate_all_watches();
         outcome
     }
 
-    /// Loads a snapshot beside the current data and swaps both once it is complete according to `whole`;
-    /// `before` is called directly before the swap. The old data stays until then: it is served if `served`,
-    /// otherwise commands get LOADING until the caller ends that state. Needs memory for both.
+    /// Loads a snapshot beside the current data, and swaps the two once the snapshot is complete according to `whole`;
+    /// `before` is called directly before the swap. The old data stays until then: commands are served from it if
+    /// `served`, otherwise they get LOADING until the caller ends that state. Both data sets need memory at the same
+    /// time.
     ///
     /// # Errors
-    /// Those of [`Self::replace`]. Everything is unchanged, and `before` was not called.
+    /// Those of [`Self::replace`]. The data is unchanged then, and `before` was not called.
     pub fn replace_by_exchange(
         &self,
         input: impl Read,
@@ -181,7 +182,7 @@ impl Loader<'_> {
         engine
             .settings
             .set_node_flag(if served { NodeFlags::ASYNC_LOADING } else { NodeFlags::LOADING }, true);
-        // Hashes equal those of the first keyspace of the process, whatever the seed.
+        // Hash secrets are set once per process, so the seed does not matter here.
         let aside = engine.keyspace.empty_like(0);
         let loaded = self.load_into(&aside, rdb, len, false)?;
         if !whole() {
@@ -208,7 +209,6 @@ impl Loader<'_> {
         outcome
     }
 
-    /// Reads the header.
     pub(crate) fn open<R: Read>(&self, input: R) -> Result<RdbLoader<R>, LoadError> {
         let settings = &self.engine.settings;
         let unchecked = settings.skip_checksums.load(Ordering::Relaxed);
@@ -245,7 +245,7 @@ impl Loader<'_> {
             // Store all decoded entries even before returning an error; the caller removes them.
             store_queues.iter_mut().for_each(StoreQueue::send);
             outcome
-            // The scope ends when all threads have finished.
+            // The scope waits for all threads to finish.
         })?;
         if errors.is_full() {
             return Err(LoadError::SlotFull);
@@ -368,7 +368,7 @@ fn flush(engine: &Engine) {
     drop(taken);
 }
 
-/// Removes expired hash fields, and hashes without any left.
+/// Removes expired hash fields, and hashes without any field left.
 fn drop_expired_fields(keyspace: &Keyspace, now: Millis, loaded: &mut LoadResult, max_deletion_bytes: u64) {
     let (mut key, mut name) = (Vec::new(), Vec::new());
     for slot in keyspace.slots_with_expiries_due(now) {
@@ -382,14 +382,14 @@ fn drop_expired_fields(keyspace: &Keyspace, now: Millis, loaded: &mut LoadResult
     }
 }
 
-/// The number of keys that nearly every slot stays below, given the total. A slight underestimate costs one
+/// Returns a number of keys that nearly every slot stays below, given the total. A slight underestimate costs one
 /// growth step; an overestimate leaves index lines empty.
 fn expected_keys_per_slot(keys: u64) -> usize {
     let mean = keys / SLOT_COUNT as u64;
     (mean - mean.isqrt()) as usize
 }
 
-/// Converts a key's usage in the file, if this server evicts by the same measure.
+/// Converts a key's usage in the file; `None` if this server's eviction policy uses another measure.
 fn usage_from_file(entry: &RdbEntry<'_>, now: Millis, by_frequency: bool) -> Option<Usage> {
     if by_frequency {
         entry.usage.frequency.map(|counter| Usage::with_frequency(now, counter))

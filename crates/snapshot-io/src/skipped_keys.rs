@@ -1,8 +1,8 @@
 //! Collects the deletions of expired keys that a load skipped.
 //!
-//! Replicas of this node may know the loaded history including those keys, and delete them only when the log
-//! tells them to. The deletions are logged after the history got a new replication id, because no other node
-//! has them under the old one.
+//! Replicas of this node may have loaded the same history including those keys, and delete the keys only when the log
+//! tells them to. The deletions are logged after the history got a new replication id, because no other node has these
+//! deletions under the old id.
 
 /// Deletions of the keys that a load skipped, for the log.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -14,8 +14,8 @@ pub struct SkippedKeys {
 }
 
 impl SkippedKeys {
-    /// Records a command that deletes a key or fields of one. More than `most` bytes would not fit the log,
-    /// so they are discarded.
+    /// Records a command that deletes a key, or fields of a key. If the commands exceed `most` bytes, they would not
+    /// fit the log, so all are discarded.
     pub fn add(&mut self, db: u16, command: &[&[u8]], most: u64) {
         if self.has_overflowed {
             return;
@@ -33,7 +33,7 @@ impl SkippedKeys {
         }
     }
 
-    /// The commands; `None` if they exceed the log size.
+    /// Returns the commands; `None` if they exceed the log size.
     #[must_use]
     pub fn to_commands(&self) -> Option<&[(u16, Vec<u8>)]> {
         (!self.has_overflowed).then_some(&self.runs_by_database)

@@ -12,29 +12,29 @@ use slot_routing::SlotSet;
 /// The state of all data at one moment.
 #[derive(Debug)]
 pub struct SnapshotState {
-    /// `None` if the keys are not needed.
+    /// The keys and values; `None` if they are not needed.
     snapshot: Option<Snapshot>,
     /// Approximate key counts per database.
     sizes: Vec<DatabaseSize>,
     libraries: Vec<Arc<scripting::Library>>,
-    /// Only these slots are written.
+    /// The slots whose keys are written.
     slots: SlotSet,
 }
 
 impl SnapshotState {
-    /// Approximate number of keys.
+    /// Returns the approximate number of keys.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.sizes.iter().map(|size| size.keys).sum()
     }
 
-    /// Drops the keys.
+    /// Drops the keys and values, so that only the function libraries remain.
     pub fn drop_data(&mut self) {
         self.snapshot = None;
         self.sizes.clear();
     }
 
-    /// Restricts the keys to these slots.
+    /// Restricts the snapshot to the keys of these slots.
     pub fn keep_slots(&mut self, slots: &SlotSet) {
         self.slots = self.slots.iter().filter(|slot| slots.contains(*slot)).collect();
     }
@@ -52,8 +52,8 @@ impl SnapshotState {
     }
 }
 
-/// Captures all data now. Returns the state together with the result of `at_cut`, which runs at that moment,
-/// and the nanoseconds for which all slots were locked. `None` if too many snapshots are active.
+/// Captures all data now. Returns the state together with the result of `at_cut`, which runs while the state is
+/// captured, and the nanoseconds for which all slots were locked. `None` if too many snapshots are active.
 pub fn take_snapshot<R>(
     engine: &Engine,
     nanos: fn() -> u64,
@@ -64,7 +64,7 @@ pub fn take_snapshot<R>(
     let sizes = engine.keyspace.sizes();
     let ready = engine.keyspace.prepare_cut();
     let began = nanos();
-    // Changes of function libraries lock every slot, so holding all slots freezes them too.
+    // A change of function libraries locks every slot, so the libraries cannot change while all slots are held.
     let functions = &engine.scripts.functions;
     let cut = ready.cut(&turn, || (at_cut(), functions.libraries()));
     let took = nanos() - began;
@@ -126,7 +126,6 @@ pub fn write_commands(
     writer.finish().map(drop)
 }
 
-/// Walks a snapshot slot by slot.
 fn walk_all(
     snapshot: Option<Snapshot>,
     slots: &SlotSet,

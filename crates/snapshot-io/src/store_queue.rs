@@ -1,9 +1,9 @@
 //! Threads that store the loaded keys.
 //!
-//! Each thread receives batches of keys through its lane. The keys of a batch are sorted by slot and stored
-//! together, so that a slot's cache lines are fetched once, and the table gets its expected final size in
-//! advance. A large value arrives in parts and is assembled before its key is created, so no slot is locked
-//! meanwhile and at most one batch of its parts is in flight.
+//! Each thread receives batches of keys through its own queue. The keys of a batch are sorted by slot and stored
+//! together, so that a slot's cache lines are fetched once, and the table gets its expected final size in advance. A
+//! large value arrives in parts and is assembled before its key is created, so no slot is locked meanwhile and at most
+//! one batch of its parts is in memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -24,7 +24,7 @@ pub(crate) const PREFETCH_BATCH: usize = 32;
 pub(crate) struct StoreErrors {
     /// File offset of the first large value with a duplicate element.
     first_duplicate: AtomicU64,
-    /// Whether a slot was full.
+    /// Whether a slot had no room for its keys.
     is_full: AtomicBool,
 }
 
@@ -40,21 +40,20 @@ impl StoreErrors {
         Some(self.first_duplicate.load(Ordering::Relaxed)).filter(|&offset| offset != u64::MAX)
     }
 
-    /// Whether a slot was full.
+    /// Returns whether a slot had no room for its keys.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 }
 
-/// The queue to a storing thread.
 pub(crate) struct StoreQueue {
     sender: SyncSender<Batch>,
-    /// Stored batches, returned so that their memory is reused.
+    /// Receives stored batches back, so that their memory is reused.
     spare_batch: Receiver<Batch>,
     batch: Batch,
-    /// A batch is sent when it reaches this size in bytes.
+    /// Size in bytes at which a batch is sent to the thread.
     batch_share: usize,
-    /// Expected number of keys per slot.
+    /// Expected number of keys per slot in the current database.
     expected: usize,
 }
 
@@ -89,7 +88,7 @@ struct SlotOrderedKey {
 struct ReadEntry {
     db: u16,
     slot: Slot,
-    /// Where the key ends in the batch; it starts where the previous entry ends.
+    /// Offset in the batch at which the key ends; it starts where the previous entry ends.
     key_end: u32,
     end: u32,
     content: EntryContent,
@@ -97,16 +96,16 @@ struct ReadEntry {
     usage: Option<Usage>,
 }
 
-/// The contents of the bytes after the key.
+/// What the bytes after the key contain.
 #[derive(Clone, Copy)]
 enum EntryContent {
     Whole(ValueSummary),
-    /// The first part of a large value, and the key's file offset.
+    /// The first part of a large value, with the key's file offset.
     First {
         summary: ValueSummary,
         offset: u64,
     },
-    /// A further part, and its file offset.
+    /// A further part of a large value, with its file offset.
     Continuation {
         summary: ValueSummary,
         is_last: bool,
@@ -123,7 +122,7 @@ struct OpenValue {
     value: DetachedValue,
 }
 
-/// Creates a lane and its receiving end. `share` is this lane's part of the bytes that may be in flight.
+/// Creates a queue and the receiving thread's end. `share` is the number of bytes that this queue may have in flight.
 pub(crate) fn store_queue<'a>(
     keyspace: &'a Keyspace,
     limits: EncodingLimits,
@@ -139,7 +138,7 @@ pub(crate) fn store_queue<'a>(
 }
 
 impl StoreQueue {
-    /// Adds a key with its value or the first part of it. `offset` is its file offset.
+    /// Adds a key with its value, or with the first part of it. `offset` is the key's position in the file.
     pub(crate) fn add(&mut self, slot: Slot, entry: &RdbEntry<'_>, usage: Option<Usage>, offset: u64) {
         let bytes = &mut self.batch.bytes;
         bytes.extend_from_slice(entry.key);
@@ -155,7 +154,7 @@ impl StoreQueue {
         self.push(ReadEntry { db: entry.db, slot, key_end, end, content, expiry: entry.expiry, usage });
     }
 
-    /// Adds a further part of the last value.
+    /// Adds a further part of the value that was added last.
     pub(crate) fn add_part(&mut self, part: PackedValue<'_>, is_last: bool, offset: u64) {
         let key_end = self.batch.bytes.len() as u32;
         self.batch.bytes.extend_from_slice(part.bytes());
@@ -188,12 +187,12 @@ impl StoreQueue {
 }
 
 impl Batch {
-    /// Where the key starts.
+    /// Returns the offset at which the key starts.
     fn start(&self, number: usize) -> usize {
         number.checked_sub(1).map_or(0, |before| self.keys[before].end as usize)
     }
 
-    /// The key and the bytes after it.
+    /// Returns the key and the bytes after it.
     fn parts(&self, number: usize) -> (&[u8], &[u8]) {
         let loose = &self.keys[number];
         let (key_end, end) = (loose.key_end as usize, loose.end as usize);
@@ -216,7 +215,7 @@ impl Batch {
     fn clear(&mut self, share: usize) {
         self.keys.clear();
         self.bytes.clear();
-        // One long string must not keep its memory forever.
+        // Shrink the buffer, because one long string must not keep its memory forever.
         self.bytes.shrink_to(2 * share);
     }
 }
@@ -230,7 +229,7 @@ impl StoreThread<'_> {
             batch.sort(&mut order);
             order.chunks(PREFETCH_BATCH).for_each(|some| self.store(&batch, some));
             batch.clear(self.batch_share);
-            // At the end no lane receives it any more.
+            // When loading ends, the queue no longer receives the returned batch.
             let _ = self.returned_batches.send(batch);
         }
     }

@@ -7,14 +7,14 @@ use resp::{ByteQueue, Protocol, SharedBytes};
 
 use super::{Client, ClientFlags};
 
-/// The kinds of subscriptions.
+/// The kinds of names that a client can subscribe to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelKind {
-    /// A channel.
+    /// A channel, subscribed with SUBSCRIBE.
     Channel,
-    /// A pattern that matches channels.
+    /// A pattern, subscribed with PSUBSCRIBE, that matches channel names.
     Pattern,
-    /// A shard channel, which belongs to the slot of its name.
+    /// A shard channel, subscribed with SSUBSCRIBE; it belongs to the slot of its name.
     ShardChannel,
 }
 
@@ -40,25 +40,24 @@ impl ChannelKind {
     }
 }
 
-/// Subscriptions and queued messages; created at the first subscription.
+/// A client's subscriptions and queued messages; created at its first subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     channels: BTreeSet<Vec<u8>>,
     patterns: BTreeSet<Vec<u8>>,
     shard_channels: BTreeSet<Vec<u8>>,
-    /// Encoded messages.
+    /// Encoded messages that the client's thread has not taken yet.
     messages: ByteQueue,
-    /// Messages to send after the reply, collected from when another thread runs the client's blocked command until the
-    /// reply is written.
+    /// Messages to be sent after a pending reply: while another thread runs the client's blocked command, messages are
+    /// collected here until the reply is written.
     held_for_reply: Option<ByteQueue>,
-    /// Whether the client receives invalidations.
     receives_invalidations: bool,
     /// Whether the client runs MONITOR.
     monitors: bool,
 }
 
-/// Returns the approximate memory of a subscription: the name here and in the table, and the table's reference to the
-/// client.
+/// Returns the approximate memory of a subscription: its name in the inbox and in the subscription table, and the
+/// table's reference to the client.
 pub(super) fn subscription_bytes(name: &[u8]) -> usize {
     2 * (name.len() + size_of::<Vec<u8>>()) + size_of::<(u64, std::sync::Arc<Client>)>()
 }
@@ -92,7 +91,7 @@ impl Inbox {
 }
 
 impl Client {
-    /// Adds a subscription; returns whether it is the first.
+    /// Adds a subscription; returns whether the client had none before.
     pub(crate) fn subscribed_to(&self, kind: ChannelKind, name: &[u8]) -> bool {
         let mut inbox = self.inbox.lock();
         let inbox = inbox.get_or_insert_default();
@@ -104,7 +103,7 @@ impl Client {
         first
     }
 
-    /// Removes a subscription; returns whether it was the last.
+    /// Removes a subscription; returns whether the client has none left.
     pub(crate) fn unsubscribed_from(&self, kind: ChannelKind, name: &[u8]) -> bool {
         let mut inbox = self.inbox.lock();
         let Some(inbox) = inbox.as_mut() else { return false };
@@ -217,7 +216,6 @@ impl Client {
         self.take_messages_with(|messages| queue.append(messages));
     }
 
-    /// Sets whether the client runs MONITOR.
     pub(crate) fn set_monitoring(&self, monitors: bool) {
         let mut guard = self.inbox.lock();
         if monitors {
@@ -227,7 +225,6 @@ impl Client {
         }
     }
 
-    /// Sets whether the client receives invalidations.
     pub(crate) fn set_receives_invalidations(&self, tracks: bool) {
         let mut guard = self.inbox.lock();
         if tracks {

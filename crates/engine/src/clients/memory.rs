@@ -1,10 +1,10 @@
 //! Client memory accounting and client eviction (`maxmemory-clients`).
 //!
 //! Each [`Client`] publishes its memory. While there is a limit, [`Clients::update_memory`] updates the total: each
-//! session does so for its client before each command and after each batch, and the shell for all clients many times a
-//! second. Above the limit the largest clients are evicted, that is closed without their pending replies. An evicted
-//! client's memory counts neither for this limit nor for `maxmemory`, since its own thread will free it soon: clients
-//! are evicted before keys.
+//! session does so for its client before each command and after each batch, and the server's timer for all clients many
+//! times a second. Above the limit the largest clients are evicted, that is closed without their pending replies. An
+//! evicted client's memory counts neither for this limit nor for `maxmemory`, since its own thread will free it soon:
+//! clients are evicted before keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::{Client, ClientFlags, ClientKind, Clients, ForcedClose};
 
-/// Memory of all clients and its limit. The sums may wrap around temporarily, since changes are added in any order.
+/// Memory of all clients and its limit. Threads add changes in any order, so a sum may wrap around temporarily.
 #[derive(Debug, Default)]
 pub(super) struct ClientsMemory {
     /// Limit in bytes for normal clients and subscribers together; 0 means unlimited.
@@ -24,14 +24,14 @@ pub(super) struct ClientsMemory {
     closing: AtomicUsize,
     /// Number of clients evicted since startup.
     evicted: AtomicU64,
-    /// Held by the thread that evicts.
+    /// Held by the thread that evicts clients, so that two threads do not evict for the same excess.
     evicting: Mutex<()>,
 }
 
-/// A client's contribution to [`ClientsMemory`], and the parts of its memory published while it runs.
+/// A client's contribution to [`ClientsMemory`], and the parts of its memory that change while a batch runs.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryShare {
-    /// Bytes of replies in the running batch, not yet in the connection's output.
+    /// Bytes of the running batch's replies that are not in the connection's output yet.
     pub(crate) replies: AtomicUsize,
     /// Bytes of queued messages.
     pub(crate) inbox: AtomicUsize,
@@ -105,7 +105,7 @@ impl Clients {
     fn excess_bytes(&self) -> usize {
         let Some(limit) = self.memory_limit() else { return 0 };
         let (used, closing) = (self.memory.used.load(Ordering::Relaxed), self.closing_bytes());
-        // A temporarily wrapped sum counts as zero.
+        // A sum that has wrapped around temporarily counts as zero.
         let used = used.wrapping_sub(closing).cast_signed().max(0).unsigned_abs();
         used.saturating_sub(limit)
     }
@@ -117,7 +117,6 @@ impl Clients {
         self.evict();
     }
 
-    /// Returns whether the clients exceed the limit.
     #[inline]
     pub(crate) fn is_over_limit(&self) -> bool {
         self.excess_bytes() > 0
@@ -181,7 +180,7 @@ mod tests {
         let evicted: Vec<bool> = all.iter().map(|client| client.is_evicted()).collect();
         assert_eq!((early.is_evicted(), evicted), (true, vec![false, true, false, false]));
         assert_eq!((clients.evicted(), clients.excess_bytes()), (2, 0));
-        // Their memory counts as free immediately, and leaves all sums once they disconnect.
+        // The memory of evicted clients counts as free immediately, and leaves all sums once they disconnect.
         assert!(clients.closing_bytes() >= 130_000);
         for client in [&early, &all[1]] {
             assert!(client.is_killed());

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 pub(crate) struct RunningRequests(AtomicU64);
 
 impl RunningRequests {
-    /// Marks requests as running. The caller checks for revocations after this.
+    /// Marks requests as running. The caller must check for revoked permissions only after this call.
     #[inline]
     pub(crate) fn begin(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Marks that the client is about to check for revocations.
+    /// Marks that the client is about to check for revoked permissions.
     pub(crate) fn mark_check(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) + 2, Ordering::Release);
         fence(Ordering::SeqCst);

@@ -9,38 +9,37 @@ use super::inbox::subscription_bytes;
 /// Which keys a client receives invalidations for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrackingMode {
-    /// All keys that it has read.
+    /// All keys that the client has read.
     Default,
-    /// Keys read by the command after CLIENT CACHING YES.
+    /// Only keys that the client reads with the command after CLIENT CACHING YES.
     OptIn,
-    /// All keys read, except by the command after CLIENT CACHING NO.
+    /// All keys that the client reads, except with the command after CLIENT CACHING NO.
     OptOut,
-    /// All keys with one of its prefixes, whether it has read them or not.
+    /// All keys that begin with one of the client's prefixes, whether the client has read them or not.
     Broadcast,
 }
 
 /// The options of CLIENT TRACKING.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracking {
-    /// The tracking mode.
+    /// Which keys the client receives invalidations for.
     pub mode: TrackingMode,
     /// Whether the client's own changes are left out (NOLOOP).
     pub noloop: bool,
-    /// Id of the client that receives the invalidations instead.
+    /// Id of the client that receives the invalidations in place of this one.
     pub redirect: Option<u64>,
-    /// Key prefixes for [`TrackingMode::Broadcast`].
+    /// Key prefixes of a broadcasting client; used only in [`TrackingMode::Broadcast`].
     pub prefixes: BTreeSet<Vec<u8>>,
     /// Whether CLIENT CACHING makes the next command an exception.
     pub caching: bool,
 }
 
-/// Returns the memory of prefixes, here and in the prefix table.
+/// Returns the memory that prefixes use in the client's options and in the prefix table.
 fn prefix_bytes(prefixes: &BTreeSet<Vec<u8>>) -> usize {
     prefixes.iter().map(|prefix| subscription_bytes(prefix)).sum()
 }
 
 impl Client {
-    /// Adds the memory of tracked prefixes to the client.
     pub(crate) fn count_prefixes(&self, prefixes: &BTreeSet<Vec<u8>>) {
         self.subscription_bytes.fetch_add(prefix_bytes(prefixes), Ordering::Relaxed);
     }
@@ -50,7 +49,7 @@ impl Client {
         self.subscription_bytes.fetch_sub(prefix_bytes(prefixes), Ordering::Relaxed);
     }
 
-    /// Returns whether the keys read now are recorded.
+    /// Returns whether the keys that the current command reads are recorded.
     pub(crate) fn records_reads(&self) -> bool {
         match &*self.tracking.lock() {
             None => false,

@@ -1,26 +1,26 @@
-//! Who a command runs for: a client, a transaction, a script, or replication.
+//! On whose behalf a command runs: a client, a transaction, a script, or replication.
 
 use crate::session::{CommandOrigin, Session};
 
-/// Who a command runs for.
+/// On whose behalf a command runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// A client directly.
+    /// A client that sent the command outside of a transaction.
     Client,
-    /// EXEC: admission was checked for the whole transaction.
+    /// EXEC, for which admission was checked for the whole transaction.
     Exec,
     /// A running script, which gets refusals as errors of the call.
     Script,
-    /// A blocked client whose command runs again.
+    /// A blocked client, whose command runs again.
     Waiter,
     /// The master's replication stream or a persistence file, whose commands always apply.
     Master,
-    /// The source node of a slot import.
+    /// The source node of a slot import, whose commands are logged here.
     Source,
 }
 
 impl Caller {
-    /// Returns the caller of the session's own commands.
+    /// Returns the caller of the commands that the session sends.
     pub(crate) fn of_session(session: &Session) -> Self {
         match session.origin() {
             CommandOrigin::Client => Self::Client,
@@ -38,8 +38,8 @@ impl Caller {
         }
     }
 
-    /// Returns whether a script that needs more locks may start again: its caller has run nothing before it, and can
-    /// release everything that it holds.
+    /// Returns whether a script that needs more locks may start again: its caller must have run nothing before the
+    /// script, and must be able to release all its locks.
     pub(crate) fn may_restart(self) -> bool {
         match self {
             Self::Client | Self::Master | Self::Source => true,

@@ -1,4 +1,4 @@
-//! The command set of a server or sentinel, together with its shell.
+//! The command set of a server or sentinel, and the server process that runs some of the commands.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -10,14 +10,13 @@ use super::LockScope;
 use super::registry::{RegisteredCommand, Registry};
 use super::shell::Shell;
 
-/// The command set of a server or sentinel, and the shell that runs part of it.
+/// The command set of a server or sentinel, and the server process that runs some of the commands.
 #[derive(Debug)]
 pub struct Commands {
-    /// By the names that clients use, which `rename-command` may change.
+    /// The commands by the names that clients use, which `rename-command` may change.
     registry: &'static Registry,
-    /// By original names.
     by_original_name: &'static Registry,
-    /// Unset in tests and in sentinels.
+    /// The server process; unset in tests and in sentinels.
     shell: OnceLock<Weak<dyn Shell>>,
 }
 
@@ -34,9 +33,9 @@ impl Commands {
         Self { registry, ..self }
     }
 
-    /// Sets the shell; only the first call has an effect.
+    /// Sets the server process; only the first call has an effect.
     pub fn set_shell(&self, shell: Weak<dyn Shell>) {
-        // A second shell would belong to another server.
+        // A second call would come from another server, which must not take over the commands.
         let set = self.shell.set(shell);
         debug_assert!(set.is_ok(), "commands belong to one server");
     }
@@ -52,7 +51,7 @@ impl Commands {
         self.registry
     }
 
-    /// Returns the commands by original names, which a master uses in its own log entries.
+    /// Returns the commands by their original names, which a master uses in its own log entries.
     pub(crate) fn by_original_name(&self) -> &'static Registry {
         self.by_original_name
     }
@@ -70,7 +69,7 @@ impl Commands {
         Some(slots)
     }
 
-    /// Returns the command with this number.
+    /// Returns the command with this number ([`RegisteredCommand::index`]).
     #[inline]
     #[must_use]
     pub fn by_number(&self, number: usize) -> &'static RegisteredCommand {

@@ -31,9 +31,9 @@ use crate::waiting::ReadyKey;
 
 /// The context of a running command.
 pub struct Context<'a> {
-    /// The engine.
+    /// The engine, with the state shared by all connections.
     pub engine: &'a Engine,
-    /// All commands.
+    /// The command set, by names and numbers.
     pub commands: &'a Commands,
     /// The client's session.
     pub session: &'a mut Session,
@@ -41,12 +41,11 @@ pub struct Context<'a> {
     pub args: Args<'a>,
     /// The reply buffer.
     pub reply: Writer<'a>,
-    /// The locked slots.
+    /// The slots that are locked for the command.
     pub slots: LockedSlots<'a>,
     /// Wall clock at the start of the batch.
     pub now: Millis,
     pub(crate) worker: &'a mut Worker,
-    /// Number of the running command.
     pub(crate) command_index: usize,
     /// The key that was hashed when the batch was prefetched, with its argument index.
     prefetched_key: Option<&'a (usize, Key<'a>)>,
@@ -54,17 +53,17 @@ pub struct Context<'a> {
     pub(crate) keys: Vec<Key<'a>>,
     /// Index in `keys` of the key that is likely to be requested next.
     next_key: Cell<usize>,
-    /// Whether all slots are locked.
     pub(crate) holds_all_slots: bool,
     /// The permission to lock further slots, if the command has it.
     pub(crate) global_lock: Option<GlobalLock<'a>>,
-    /// While the command runs in the background: slots that clients should not wait for on their own workers.
+    /// The slots that other clients should not wait for on their own workers; set while the command runs in the
+    /// background.
     pub(crate) long_slots: Option<LongSlots<'a>>,
-    /// Who the command runs for.
+    /// On whose behalf the command runs.
     pub(crate) caller: Caller,
     /// The slot of the running transaction's keys, in cluster mode.
     pub(crate) transaction_slot: Option<Slot>,
-    /// The usage stamp of a key accessed now, except for LFU, where the old counter matters.
+    /// The usage that a key accessed now gets. LFU also needs the key's previous counter.
     access_stamp: Usage,
 }
 
@@ -107,8 +106,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Starts a command whose slots are locked (all slots if `holds_all_slots`); `key` is the key hashed during
-    /// prefetching.
+    /// Starts a command whose slots are locked (all slots if `holds_all_slots`). `key` is the key that was hashed
+    /// during prefetching.
     #[inline(always)]
     pub(crate) fn begin(
         &mut self,
@@ -124,8 +123,8 @@ impl<'a> Context<'a> {
     /// Returns argument `index` as a key whose slot is locked.
     ///
     /// # Errors
-    /// The command did not declare this key ([`Command::visit_keys`]): a bug in the command, detected before it can do
-    /// harm.
+    /// The command did not declare this key ([`Command::visit_keys`]). This is a bug in the command, detected before it
+    /// can do harm.
     #[inline]
     pub fn key(&self, index: usize) -> Result<Key<'a>, CommandError> {
         match self.prefetched_key {
@@ -134,7 +133,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Returns an argument as a key. Handlers request keys in argument order, so its hash is usually known.
+    /// Returns an argument as a key. Handlers request keys in argument order, so the hash is usually known already.
     fn hashed_key(&self, index: usize) -> Result<Key<'a>, CommandError> {
         let Some(word) = self.args.get(index) else { return Err(self.undeclared_key_error()) };
         let next = self.next_key.get();
@@ -213,8 +212,8 @@ impl<'a> Context<'a> {
         self.count_changes(1);
     }
 
-    /// Reports a changed key that counts as several changes in `rdb_changes_since_last_save`, as in Valkey. 0 counts as
-    /// one, since a modified key is logged.
+    /// Reports a changed key that counts as several changes in `rdb_changes_since_last_save`, as in Valkey. A count of
+    /// 0 is taken as one, since a modified key is logged.
     pub fn report_changes(&mut self, key: &Key<'_>, changes: usize) {
         self.report_modified_uncounted(self.session.db(), key);
         self.count_changes(changes.max(1) as u64);
@@ -228,8 +227,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Publishes a keyspace event of `key` ([`crate::notifications`]). Called after [`Context::report_modified`], with
-    /// the event's name in Redis.
+    /// Publishes a keyspace event of `key` ([`crate::notifications`]), with the event's name in Redis. Called after
+    /// [`Context::report_modified`].
     #[inline]
     pub fn notify(&self, class: EventClass, event: &str, key: &Key<'_>) {
         self.notify_in(self.session.db(), class, event, key);
@@ -244,7 +243,7 @@ impl<'a> Context<'a> {
         self.engine.notify(class, event, db, key.bytes());
     }
 
-    /// Queues the key's waiters, if any, to be served after the command.
+    /// Queues the key's waiters, if there are any, which are served after the command.
     #[cold]
     pub(crate) fn queue_ready_key(&mut self, db: u16, slot: Slot, key: &[u8]) {
         let ready = &mut self.worker.ready_keys;
@@ -275,8 +274,8 @@ impl<'a> Context<'a> {
         self.worker.effects.push(args.iter().copied());
     }
 
-    /// Logs the command as sent although it changes no key. On a replica the log contains only the master's stream, so
-    /// this does nothing.
+    /// Logs the command as sent although it changes no key. On a replica this does nothing, since the log contains only
+    /// the master's stream.
     pub fn replicate(&mut self) {
         if self.deletes_expired() {
             self.worker.effects.is_rewritten = true;
@@ -304,7 +303,7 @@ impl<'a> Context<'a> {
     #[cold]
     pub(crate) fn record_reads(&mut self, command: &'static Command) {
         let client = self.session.client();
-        // Commands called by a script record their own keys; the script need not read all keys that it declares.
+        // Commands called by a script record their own keys, and the script need not read all keys that it declares.
         let is_script = matches!(command.run, crate::command::CommandRunner::Script(_));
         if !command.flags.contains(Flags::READONLY) || is_script || !client.records_reads() {
             return;
@@ -319,8 +318,8 @@ impl<'a> Context<'a> {
         });
     }
 
-    /// Registers clients that the command closed or whose permissions it changed. The caller gets its reply once they
-    /// have stopped, after the slot locks are released ([`Engine::await_revoked`]).
+    /// Registers clients that the command closed or whose permissions it changed. The command's reply is sent once
+    /// those clients have stopped, after the slot locks are released ([`Engine::await_revoked`]).
     pub fn register_revoked(&mut self, clients: impl IntoIterator<Item = Arc<Client>>) {
         self.worker.revoked_clients.extend(clients);
     }
@@ -348,7 +347,7 @@ impl<'a> Context<'a> {
     /// Returns the wall clock in microseconds.
     pub fn wall_micros(&self) -> i64 {
         match self.engine.wall_base.load(Ordering::Relaxed) {
-            // The clock offset is unknown: use the time at which the batch was read.
+            // While the clock offset is unknown, use the time at which the batch was read.
             0 => self.now.0 * 1000,
             base => base + (self.monotonic_nanos() / 1000) as i64,
         }
@@ -372,7 +371,6 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Replies with an error and counts it.
     pub(crate) fn reply_error(&mut self, error: &CommandError) {
         let text = error.to_string();
         self.worker.stats.count_error(&text);
@@ -380,7 +378,7 @@ impl<'a> Context<'a> {
         self.record_failure(&text, matches!(error, CommandError::NoEffect(_)));
     }
 
-    /// Records an error for the process, which does not read the replies to another node's stream.
+    /// Records an error for the process, because nobody reads the replies to another node's stream.
     pub(crate) fn record_failure(&mut self, error: &str, is_harmless: bool) {
         if self.session.origin().is_stream() {
             let request_index = self.worker.request_index;

@@ -33,7 +33,7 @@ impl std::fmt::Debug for EstimateInput<'_> {
 }
 
 impl EstimateInput<'_> {
-    /// Passes the value of the key at argument `index` to `look`, unless it is small or missing.
+    /// Passes the value of the key at argument `index` to `look`. Returns `None` if the value is small or missing.
     pub fn with_value<R>(&self, index: usize, look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
         let word = self.args.get(index)?;
         let slot = Slot::of_key(word);
@@ -41,7 +41,7 @@ impl EstimateInput<'_> {
             return None;
         }
         let table = self.slots.slot(slot).table_if(self.db)?;
-        // Most slots have no large values, which saves the lookup.
+        // In most slots no value is large, so this check saves the lookup.
         if !table.may_have_large() {
             return None;
         }
@@ -66,7 +66,8 @@ impl EstimateInput<'_> {
         });
     }
 
-    /// Returns the number of keys in all databases, read without locks since the request may already hold them.
+    /// Returns the number of keys in all databases, as published at each slot's last unlock, since the request may hold
+    /// the slot locks itself.
     pub fn key_count(&self) -> usize {
         self.engine.keyspace.keys()
     }

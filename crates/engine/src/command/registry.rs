@@ -10,11 +10,10 @@ use crate::error::{CommandError, truncate_at_nul};
 /// A command with properties derived from its table row.
 #[derive(Debug, Clone)]
 pub struct RegisteredCommand {
-    /// The table row.
     pub command: &'static Command,
     /// The name that clients use: the original one unless `rename-command` changed it.
     pub client_name: &'static str,
-    /// Index into per-command arrays. DEBUG subcommands share DEBUG's index and name.
+    /// Index into arrays with one element per command. DEBUG subcommands share DEBUG's index and name.
     pub index: usize,
     /// `name`, or `container|sub`: the name in statistics, ACL and COMMAND, regardless of renaming.
     pub full_name: String,
@@ -26,17 +25,16 @@ pub struct RegisteredCommand {
     pub(crate) element_position: Option<usize>,
     /// The handler, if it belongs to the engine and no configuration restricts the command.
     unrestricted_handler: Option<Handler>,
-    /// The allowed number of words.
     allowed_word_counts: RangeInclusive<usize>,
     name: FoldedName,
     subcommands: Vec<&'static RegisteredCommand>,
 }
 
-/// All commands by number and name. The creator of an engine provides it: the engine itself knows no commands. The rows
-/// are static, so it is built once, and once more if `rename-command` is used.
+/// All commands by number and name. The engine itself knows no commands; its creator passes the registry. Rows are
+/// static, so the registry is built once, and a second time if `rename-command` is used.
 #[derive(Debug, Clone)]
 pub struct Registry {
-    /// Flags that a subcommand must have to be included.
+    /// Flags without which a subcommand is left out of the registry.
     required_flags: Flags,
     commands: Vec<&'static RegisteredCommand>,
     top_level: Vec<&'static RegisteredCommand>,
@@ -82,7 +80,7 @@ impl Registry {
         self.required_flags.contains(Flags::SENTINEL)
     }
 
-    /// Returns the commands for access control, with the same numbers.
+    /// Returns the commands for access control, numbered as in the registry.
     #[must_use]
     pub fn catalogue(&self) -> acl::CommandCatalogue {
         acl::CommandCatalogue::new(
@@ -150,7 +148,7 @@ impl Registry {
             (None, Some(container)) => format!("{}|{}", container.command.name, command.name),
             (None, None) => command.name.to_owned(),
         };
-        // Commands that visit slots one by one lock each themselves; their routing argument is not a key.
+        // A command that visits slots one by one locks them itself, and its routing argument is not a key.
         let single_key = match command.keys {
             [only] if command.lock_scope != LockScope::EachSlot => only.fixed_position(),
             _ => None,
@@ -172,7 +170,7 @@ impl Registry {
         let index = one.map_or(self.commands.len(), |one| one.index);
         let wanted = self.required_flags;
         let children = command.subcommands.iter().filter(|child| child.flags.contains(wanted));
-        // Reserve the container's number before those of its subcommands.
+        // Reserve the container's number, so that it precedes the numbers of its subcommands.
         let placeholder: &'static RegisteredCommand = Box::leak(Box::new(RegisteredCommand {
             command,
             client_name: command.name,
@@ -198,7 +196,7 @@ impl Registry {
         entry
     }
 
-    /// Returns all commands and subcommands, ordered by number.
+    /// Returns all commands and subcommands; the position of each is its number.
     #[must_use]
     pub fn commands(&self) -> &[&'static RegisteredCommand] {
         &self.commands
@@ -296,14 +294,14 @@ impl Registry {
 struct FoldedName {
     prefix: u64,
     len: usize,
-    /// Whether the name is at most eight letters and nothing else, so that equal folded forms mean equal names.
+    /// Whether the name has at most eight characters, all of them letters, so that equal folded forms mean equal names.
     is_exact: bool,
 }
 
 impl FoldedName {
     fn new(name: &[u8]) -> Self {
         Self {
-            // Sets the lower-case bit of ASCII letters. No other byte becomes a letter by that.
+            // Set the lower-case bit of ASCII letters. This turns no other byte into a letter.
             prefix: prefix(name) | 0x2020_2020_2020_2020,
             len: name.len(),
             is_exact: false,
@@ -352,7 +350,8 @@ impl RegisteredCommand {
         self.client_name.as_bytes().eq_ignore_ascii_case(name)
     }
 
-    /// DEBUG's subcommands are not part of the public command set.
+    /// Returns whether the subcommands share the row's index, as those of DEBUG do: they are not part of the public
+    /// command set.
     fn is_one_command(&self) -> bool {
         self.command.flags.contains(Flags::PROTECTED)
     }

@@ -1,16 +1,16 @@
-//! The interface through which the engine runs the shell's commands.
+//! The interface through which the engine runs commands that the server process implements.
 //!
-//! Most of them need a file, process statistics or the role, and do not wait. They run like the engine's own commands,
-//! under the caller's slot locks, so that a transaction with INFO or ROLE is still atomic and scripts may call them.
-//! The rest waits (for a disk, a replica or another node): the shell defers those to the client's connection
-//! ([`CommandOutcome::Defer`]), which holds no slot lock while it waits.
+//! Most of these commands need a file, process statistics or the role, and do not wait. They run like the engine's own
+//! commands, under the caller's slot locks, so that a transaction with INFO or ROLE is still atomic and scripts may
+//! call them. The other commands wait for a disk, a replica or another node: the implementation defers them to the
+//! client's connection ([`CommandOutcome::Defer`]), which holds no slot lock while it waits.
 
 use super::Context;
 use crate::error::CommandError;
 use crate::outcome::CommandOutcome;
 use crate::shell_commands::ShellCommand;
 
-/// Runs the shell's commands.
+/// Runs commands in place of the engine; implemented by the server process.
 pub trait Shell: Send + Sync + std::fmt::Debug {
     /// Runs `command` and writes its reply, or defers it to the connection.
     ///

@@ -24,7 +24,7 @@ use crate::transaction::Transaction;
 /// The properties of a command that decide admission.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CommandNeeds {
-    /// The flags returned by [`Engine::effective_flags`].
+    /// The flags returned by [`Engine::effective_flags`], which for a script are those that the script declares.
     pub(super) flags: Flags,
     /// Whether the command accesses keys, or channels that have a slot.
     pub(super) keys: bool,
@@ -36,12 +36,12 @@ pub(super) struct CommandNeeds {
     pub(super) has_written: bool,
     /// Whether the client asked to be redirected to the master.
     pub(super) follows_master: bool,
-    /// Whether the command may read while the cluster is down.
+    /// Whether the command may read while the cluster is down (`cluster-allow-reads-when-down`).
     pub(super) may_read_when_down: bool,
-    /// Whether the command's slots are locked, and not yet marked as its master's if this
-    /// node has become a replica.
+    /// Whether one of the command's locked slots is not marked as the master's. On a replica this means that the slot
+    /// has not been updated yet after the role change.
     pub(super) is_slot_writable: bool,
-    /// Whether one of its slots is paused for writes ([`NodeFlags::SLOT_WRITES_PAUSED`]).
+    /// Whether writes to one of the command's slots are paused ([`NodeFlags::SLOT_WRITES_PAUSED`]).
     pub(super) is_slot_held: bool,
 }
 
@@ -50,25 +50,25 @@ impl CommandNeeds {
         self.flags.contains(Flags::WRITE) && !self.has_written
     }
 
-    /// A script without declared flags may write.
+    /// Returns whether the command may write. A script without declared flags counts as a possible writer.
     fn may_write(&self) -> bool {
         self.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE)
     }
 
-    /// Publishing changes nothing in the channel's slot, and any node of the shard forwards messages.
+    /// Returns whether the command may change its slots. Publishing changes nothing in the channel's slot, and any node
+    /// of the shard forwards messages.
     fn may_change_slots(&self) -> bool {
         self.may_write() && (self.flags.contains(Flags::WRITE) || !self.flags.contains(Flags::PUBSUB))
     }
 }
 
-/// The result of an admission check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The command runs.
+    /// The command may run.
     Run,
     /// The command waits until the pause ends.
     Wait,
-    /// The blocked client runs it again and gets the error itself.
+    /// The command belongs to a blocked client; the client's connection runs it again and gets the error itself.
     Rerun,
     /// The command is refused because of this flag.
     Refuse(NodeFlags),
@@ -98,7 +98,8 @@ impl AdmissionRule {
     }
 }
 
-/// PING has its own reply on a master without data.
+/// Flags of commands that a master without data runs in spite of [`NodeFlags::EMPTY_MASTER`]; `WHILE_SUBSCRIBED` covers
+/// PING, which has its own reply then.
 const ALLOWED_ON_EMPTY_MASTER: Flags = Flags::STALE.union(Flags::WHILE_SUBSCRIBED);
 
 const RULES: &[AdmissionRule] = &[
@@ -115,14 +116,14 @@ const RULES: &[AdmissionRule] = &[
     refused(NodeFlags::AOF_FAILED, CommandNeeds::writes).for_scripts(),
     refused(NodeFlags::MISCONF, CommandNeeds::writes).for_scripts(),
     refused(NodeFlags::NO_REPLICAS, CommandNeeds::writes).for_scripts(),
-    // In cluster mode writes are redirected by the key's slot (MOVED) instead.
+    // In cluster mode writes are redirected by the key's slot (MOVED), so this rule does not apply.
     refused(NodeFlags::READ_ONLY_REPLICA, |need| need.writes() && !need.is_routed).for_scripts(),
     refused(NodeFlags::MASTER_DOWN, |need| !need.flags.contains(Flags::STALE)).for_scripts(),
     refused(NodeFlags::EMPTY_MASTER, |need| !need.flags.intersects(ALLOWED_ON_EMPTY_MASTER)).for_scripts(),
     refused(NodeFlags::BUSY, |need| !need.flags.contains(Flags::ALLOW_BUSY)),
     refused(NodeFlags::ASYNC_LOADING, |need| need.flags.contains(Flags::NO_ASYNC_LOADING)),
     refused(NodeFlags::LOADING, |need| !need.flags.contains(Flags::LOADING)),
-    // The slot still belongs to this node but the role has changed: slots are being given up or not taken over yet.
+    // The slot is still marked as this node's own, although the role has changed and the slots are not updated yet.
     refused(NodeFlags::REPLICA, |need| need.is_slot_writable && need.is_routed && need.may_change_slots()),
 ];
 
@@ -180,7 +181,7 @@ impl Engine {
         if paused { Err(CommandOutcome::Pause) } else { Ok(entry) }
     }
 
-    /// Checks whether the client's subscriptions, or MONITOR, forbid this command.
+    /// Checks whether the command is allowed to a client that has subscriptions or runs MONITOR.
     fn check_listener(&self, session: &Session, entry: &RegisteredCommand) -> Result<(), CommandError> {
         const KEYS: Flags = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::READONLY);
         match session.listener_state() {
@@ -201,7 +202,6 @@ impl Engine {
         }
     }
 
-    /// Collects the properties of a request.
     fn collect_needs(
         &self,
         context: &Context<'_>,
@@ -264,8 +264,8 @@ impl Engine {
         (flags, !entry.command.keys.is_empty())
     }
 
-    /// Returns the same for EXEC: the union of flags such as write and deny-oom over the queue, and the intersection of
-    /// flags that allow commands while loading or stale.
+    /// Returns the flags and key access of EXEC: the union over the queue of flags such as write and deny-oom, and the
+    /// intersection of flags that allow commands while loading or stale.
     pub(super) fn effective_flags_of_exec(
         &self,
         context: &Context<'_>,
@@ -295,8 +295,8 @@ impl Engine {
         }
     }
 
-    /// Checks again under the slot locks. A thread that changes the flags waits until each slot was unlocked once, and
-    /// relies on this check.
+    /// Checks admission again under the slot locks. A thread that changes the flags waits until each slot was unlocked
+    /// once, and relies on this check.
     #[cold]
     pub(super) fn check_under_locks(
         &self,
@@ -308,12 +308,11 @@ impl Engine {
         let need = self.needs_of_flags(session, flags, keys);
         let is_slot_held = gate.contains(NodeFlags::SLOT_WRITES_PAUSED)
             && slots.iter_mut().any(|slot| slot.has_paused_writes());
-        // A command that its connection runs (MIGRATE) locks no slots here.
+        // A command that its connection runs (MIGRATE) has no slots locked at this point.
         let is_slot_writable = slots.iter_mut().any(|slot| !slot.ownership().is_masters());
         self.check_client_command(gate, session, &CommandNeeds { is_slot_writable, is_slot_held, ..need })
     }
 
-    /// Returns the error for a command refused by a flag.
     pub(super) fn refusal_error(&self, state: NodeFlags, flags: Flags) -> CommandError {
         let settings = &self.settings;
         let reasons = [
@@ -342,7 +341,8 @@ impl Engine {
         self.with_redis_name(found.map_or(CommandError::Loading, |(_, error)| error))
     }
 
-    /// With `extended-redis-compatibility`, replaces the server's name by Redis, for clients that compare error texts.
+    /// Replaces the server's name in the error by Redis, with `extended-redis-compatibility`, for clients that compare
+    /// error texts.
     fn with_redis_name(&self, error: CommandError) -> CommandError {
         let names_server = matches!(
             error,
@@ -423,8 +423,8 @@ impl Engine {
     }
 }
 
-/// Checks whether a master's stream or a persistence file may contain this command: administrative commands without
-/// effect on data are left to this node's operators.
+/// Checks whether a master's stream or a persistence file may contain this command. Administrative commands that change
+/// no data may not be replicated; each node's operator decides about them.
 fn check_effect(session: &Session, entry: &RegisteredCommand) -> Result<(), CommandError> {
     let flags = entry.command.flags;
     let may_change_data = flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE);

@@ -24,7 +24,7 @@ use crate::settings::NodeFlags;
 use crate::transaction::Transaction;
 use keyspace::LockedSlots;
 
-/// Runs of scripts shorter than this are not recorded.
+/// Scripts that run for less than this are not recorded as slow.
 pub(super) const MIN_RECORDED_NANOS: u64 = 250_000;
 
 /// A command that waits for a slot lock longer than this continues to wait in the background.
@@ -46,7 +46,7 @@ impl Engine {
             || gate.contains(NodeFlags::BACKGROUND);
         may_be_long
             && context.session.background().can_leave()
-            // While a script blocks the server, clients get an error instead of waiting behind it.
+            // While a script blocks the server, clients get the busy error and do not wait behind the script.
             && !gate.contains(NodeFlags::BUSY)
             && self.is_long(context, entry, args)
     }
@@ -101,8 +101,8 @@ impl Engine {
         sum >= self.long_commands.threshold()
     }
 
-    /// Registers a request that runs on a background worker, so that others do not wait for its slots on their own
-    /// workers.
+    /// Registers a request that runs on a background worker, so that other requests for the same slots move to the
+    /// background and do not block their own workers.
     #[cold]
     pub(super) fn begin_in_background(
         &self,
@@ -134,7 +134,7 @@ impl Engine {
         self.long_commands.begin(slots)
     }
 
-    /// Records the duration of a slow script run that finished at `end` after `nanos`, which includes waiting for
+    /// Records the duration of a slow script run that finished at `end`; `nanos` includes the time spent waiting for
     /// slots.
     #[cold]
     #[inline(never)]
@@ -152,7 +152,7 @@ impl Engine {
         }
     }
 
-    /// Starts to measure a wait for these slot locks; an empty list means all slots.
+    /// Starts to measure a wait for the locks of these slots; an empty list means all slots.
     pub(crate) fn start_slot_wait<'s>(&'s self, context: &Context<'_>, slots: &'s [Slot]) -> SlotWait<'s> {
         SlotWait {
             engine: self,
@@ -196,8 +196,8 @@ pub(crate) struct SlotWait<'s> {
 }
 
 impl SlotWait<'_> {
-    /// Returns whether to keep waiting. Clients never wait for a busy script, and not on their own worker for a slow
-    /// command, whether it is known as slow or not. Commands of a master always wait.
+    /// Returns whether to keep waiting. Clients never wait for a busy script, nor on their own worker behind a slow
+    /// command, whether or not that command was expected to be slow. A master's commands always wait.
     pub(crate) fn should_keep_waiting(&self, waited: Duration) -> bool {
         if self.began.get().is_none() {
             self.began.set(Some((self.clock)()));
@@ -208,7 +208,7 @@ impl SlotWait<'_> {
     /// Returns what becomes of a command whose wait was given up.
     #[cold]
     pub(crate) fn outcome(&self) -> CommandOutcome {
-        // The reason may have disappeared meanwhile.
+        // The reason to give up may have disappeared since the last check.
         self.reason_to_give_up(MAX_WAIT_ON_WORKER).unwrap_or_else(|| {
             if self.background_mode.can_leave() {
                 CommandOutcome::Offload(OffloadReason::SlotsLocked)
@@ -229,8 +229,8 @@ impl SlotWait<'_> {
             .then_some(CommandOutcome::Offload(OffloadReason::SlotsLocked))
     }
 
-    /// Keeps waiting for a command that has started and needs the lock; if others would give up, the thread's other
-    /// clients are moved to another worker.
+    /// Keeps waiting for a command that has already started and needs the lock. If other commands would give up at this
+    /// point, the thread's other clients are moved to another worker.
     pub(crate) fn wait_or_offload(&self, waited: Duration) -> bool {
         if !self.should_keep_waiting(waited) && !self.has_offloaded_clients.replace(true) {
             (self.engine.script_hooks.on_busy)();

@@ -19,22 +19,20 @@ use crate::settings::Measurements;
 use crate::shell_commands::ShellCommand;
 use crate::stats::add;
 
-/// A command whose slots are locked.
 #[derive(Clone, Copy)]
 pub(super) struct LockedCommand<'a> {
     pub(super) entry: &'static RegisteredCommand,
     pub(super) args: Args<'a>,
     /// The command's first key and its argument index, if already hashed.
     pub(super) key: Option<&'a (usize, Key<'a>)>,
-    /// Whether all slots are locked.
     pub(super) holds_all_slots: bool,
 }
 
-/// Result of a handler. Most commands can only complete, and their result is zero-sized.
+/// Result of a handler. The result of most handlers is zero-sized, because they can only complete.
 pub(super) trait HandlerResult {
     /// Returns whether the command has completed.
     fn is_done(&self) -> bool;
-    /// Converts to the general outcome.
+    /// Converts the result to the outcome type of handlers that may also block.
     fn into_outcome(self) -> CommandOutcome;
 }
 
@@ -77,7 +75,6 @@ pub(super) fn execute<'r, T>(
 }
 
 impl Context<'_> {
-    /// Invokes the handler of a command.
     pub(super) fn invoke(
         &mut self,
         entry: &'static RegisteredCommand,
@@ -99,7 +96,7 @@ impl Context<'_> {
         }
     }
 
-    /// Lets the shell run a command. A master's stream refers to commands by their original names.
+    /// Lets the server process run a command. A master's stream refers to commands by their original names.
     fn run_shell_command(&mut self, command: ShellCommand) -> Result<CommandOutcome, CommandError> {
         match (self.session.origin(), self.commands.shell()) {
             (CommandOrigin::Client, Some(shell)) => shell.run_command(command, self),
@@ -110,9 +107,10 @@ impl Context<'_> {
 }
 
 impl Engine {
-    /// Runs a command inside EXEC or a script, or for a waiter, counts it, and replies its error if it fails. The client
-    /// does not wait for it: a command that blocks or must run on its connection has done nothing, and its caller decides
-    /// ([`CommandOutcome::Block`], [`CommandOutcome::Defer`]); otherwise the result is [`CommandOutcome::Done`].
+    /// Runs a command inside EXEC or a script, or for a waiter, counts it, and replies its error if it fails. The
+    /// client does not wait for such a command: if the command blocks or must run on its connection, nothing is done
+    /// and the caller decides ([`CommandOutcome::Block`], [`CommandOutcome::Defer`]); otherwise the result is
+    /// [`CommandOutcome::Done`].
     pub(super) fn execute_nested<'r>(
         &self,
         context: &mut Context<'r>,
@@ -133,7 +131,7 @@ impl Engine {
         if let Some(error) = failure {
             context.reply_failure(call.entry, start, &error);
         }
-        // Commands of EXEC or a script are charged with the whole.
+        // Slot costs of EXEC and of scripts are charged once for the whole, not per command.
         if measures.contains(Measurements::SLOTS) && context.caller == Caller::Waiter {
             self.charge_command(context, (call.entry, call.args), start, nanos);
         }

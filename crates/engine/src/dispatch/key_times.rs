@@ -19,7 +19,8 @@ impl Context<'_> {
             && command.flags.contains(Flags::WRITE)
     }
 
-    /// Returns the expiry of the command's keys, in all databases since COPY and MOVE change another one.
+    /// Returns the expiry of the command's keys in all databases, because COPY and MOVE change a key in another
+    /// database.
     pub(super) fn key_expiries(&self, command: &Command) -> KeyExpiries {
         let (args, mut times) = (self.args, KeyExpiries::new());
         command.visit_keys(args, &mut |index, _| {
@@ -31,7 +32,7 @@ impl Context<'_> {
 
     fn expiry_of(&self, db: u16, name: &[u8]) -> Option<Millis> {
         let key = self.engine.keyspace.key(name);
-        // Commands called by a script lock slots of their own.
+        // A command that a script calls may lock slots of its own, so this key's slot may be unlocked.
         if !self.slots.is_locked(key.slot()) {
             return None;
         }

@@ -16,22 +16,20 @@ const MAX_KEPT_PUSH_CAPACITY: usize = 16 * 1024;
 
 /// State across the commands of a batch.
 pub(super) struct Pipeline<'a> {
-    /// The handlers' context.
     pub(super) context: Context<'a>,
-    /// Slots locked ahead for later commands.
+    /// Slots that were locked for prefetching and stay locked for later commands.
     pub(super) locked_ahead: LockedAhead<'a>,
     /// When the previous command finished, on the worker's clock.
     pub(super) last_finish: u64,
     /// Slots changed by commands whose effects are not appended yet.
     held_slots: SmallVec<[SlotGuard<'a>; PREFETCH_BATCH]>,
-    /// Whether the currently locked slots belong to that group.
+    /// Whether the running command changed slots that must stay locked until its effects are appended.
     pub(super) holds_changed_slots: bool,
     /// Whether the command was already shown to monitors.
     pub(super) is_shown: bool,
 }
 
 impl<'a> Pipeline<'a> {
-    /// Creates a pipeline for commands in this context.
     #[inline(always)]
     pub(super) fn new(context: Context<'a>) -> Self {
         Self {
@@ -102,20 +100,20 @@ impl<'a> Pipeline<'a> {
         nanos
     }
 
-    /// Returns whether the time slice was over when the last counted command finished.
+    /// Returns whether the session's time slice was over when the last measured command finished.
     #[inline(always)]
     pub(super) fn is_time_slice_over(&self) -> bool {
         self.last_finish >= self.context.session.time_slice_end()
     }
 
-    /// Waits, without locks, until clients affected by the command have stopped running under old rules. Returns
-    /// whether this client may continue.
+    /// Waits, without locks, until no affected client still runs requests with its old permissions. Returns whether
+    /// this client may continue.
     #[cold]
     pub(super) fn await_revoked(&mut self) -> bool {
         self.release_all();
         let Context { engine, worker, session, .. } = &mut self.context;
         let revoked = std::mem::take(&mut worker.revoked_clients);
-        // Avoids a deadlock: another revoker may be waiting for this client.
+        // Mark this client as not running: another revoker may be waiting for it, which would deadlock.
         session.end_requests();
         engine.await_revoked(&revoked);
         session.begin_turn();
@@ -135,7 +133,7 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-/// On every exit path, changes are logged before their slots are unlocked.
+/// Logs changes before their slots are unlocked, on every exit path.
 impl Drop for Pipeline<'_> {
     fn drop(&mut self) {
         self.release_completed();

@@ -33,7 +33,7 @@ use crate::session::CommandOrigin;
 use crate::settings::{Measurements, NodeFlags};
 use crate::stats::add;
 
-/// Rounds for which a call waits for a locked slot or for the script lock.
+/// Number of rounds for which a call waits for a locked slot or for the script lock.
 const MAX_WAIT_ROUNDS: u32 = 1000;
 const WAIT_ROUND: Duration = Duration::from_micros(100);
 
@@ -47,7 +47,7 @@ const NOT_LOCAL: CommandError =
 enum CallError {
     /// The call returns this error.
     Error(CommandError),
-    /// The client lacks permission. The script gets an error with another code than the one counted.
+    /// The client lacks permission. The script gets another error code than the one that is counted.
     Forbidden(CommandError),
     /// The script must stop.
     Stop(StopReason),
@@ -79,18 +79,18 @@ struct ScriptHost<'c, 'a> {
     first_key: Option<Key<'a>>,
     /// Whether writes are refused.
     read_only: bool,
-    /// Whether the script can release everything and restart. Not under a debugger, whose user has seen the run.
+    /// Whether the script can release its locks and restart. False under a debugger, because the user has already
+    /// stepped through the first run.
     can_restart: bool,
     flags: ScriptFlags,
     /// The reply of the last call.
     reply: Vec<u8>,
-    /// Whether the script has written.
     has_written: bool,
     /// Whether the script must not run again, since it has written or published.
     has_side_effects: bool,
     /// The database of the last logged effect.
     logged_db: u16,
-    /// The slots that its calls may access.
+    /// The slots that the script's calls may access.
     allowed_slots: AllowedSlots,
     interpreter: Arc<scripting::InterpreterState>,
 }
@@ -98,12 +98,12 @@ struct ScriptHost<'c, 'a> {
 /// The slots that a script's calls may access.
 #[derive(Debug, Clone, Copy)]
 enum AllowedSlots {
-    /// All slots served here: without cluster mode, with `allow-cross-slot-keys`, and for scripts without a shebang
-    /// line, which predate flags.
+    /// All slots served here. This applies without cluster mode, with `allow-cross-slot-keys`, and to scripts without a
+    /// shebang line, since such scripts cannot declare flags.
     Any,
-    /// The slot of the first key used, since neither the script nor its transaction declares keys.
+    /// The slot of the first key that a call uses, because neither the script nor its transaction declares keys.
     SlotOfFirstKey,
-    /// This slot only.
+    /// Only this slot, which the declared keys belong to.
     Single(Slot),
 }
 
@@ -120,7 +120,6 @@ impl AllowedSlots {
 /// A key with its argument index.
 type HashedKey<'w> = (usize, Key<'w>);
 
-/// A call whose slots are locked.
 struct LockedCall<'w> {
     entry: &'static RegisteredCommand,
     args: Args<'w>,
@@ -130,8 +129,8 @@ struct LockedCall<'w> {
 }
 
 impl Engine {
-    /// Returns the flags of a script command: those that the script declares, if any. The script may not be compiled
-    /// yet.
+    /// Returns the flags that the script of this command declares, or the command's own flags if the script declares
+    /// none. The script may not be compiled yet.
     pub(super) fn flags_of_script(
         &self,
         worker: &Worker,
@@ -155,7 +154,8 @@ impl Engine {
                 flags.set(Flags::DENYOOM, !declared.allow_oom && !declared.no_writes);
                 flags
             }
-            // The script may do anything; stale reads are checked when it starts.
+            // A script without flags may do anything, so its command's flags apply; stale reads are checked when it
+            // starts.
             Some(_) => own,
         }
     }
@@ -187,7 +187,7 @@ impl Engine {
             return self.lock_key_slots(context, entry, args);
         }
         let slots = self.key_slots(entry, args);
-        // Applies even with `allow-cross-slot-keys`, which is about undeclared keys.
+        // Declared keys must be in one slot even with `allow-cross-slot-keys`, which concerns undeclared keys.
         if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot.into());
         }
@@ -199,8 +199,8 @@ impl Engine {
 }
 
 impl<'a> Context<'a> {
-    /// Returns the script of this command if it is cached: found while its slots were locked, or looked up now for
-    /// transactions, whose slots are locked together.
+    /// Returns the script of this command if it is cached. The script was found while its slots were locked, or, in a
+    /// transaction, whose slots are locked together, is looked up now.
     pub fn take_cached_script(&mut self) -> Option<Runnable> {
         match self.caller {
             Caller::Client | Caller::Master | Caller::Source => self.worker.scripting.next_script.take(),
@@ -215,7 +215,7 @@ impl<'a> Context<'a> {
     /// before ([`super::admission`]).
     ///
     /// # Errors
-    /// The script may not run.
+    /// The error for the client if the flags forbid the script to run now.
     pub fn check_start(&self, flags: ScriptFlags, read_only: bool) -> Result<(), CommandError> {
         if read_only && flags.declared && !flags.no_writes {
             return Err(CommandError::text(
@@ -238,7 +238,7 @@ impl<'a> Context<'a> {
     /// Compiles a script that is not cached.
     ///
     /// # Errors
-    /// The script does not compile.
+    /// The compiler's error for the client.
     pub fn compile(&mut self, script: &Arc<Script>) -> Result<(), CommandError> {
         let (engine, nanos) = (self.engine, self.worker.clock_nanos);
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
@@ -259,7 +259,7 @@ impl<'a> Context<'a> {
     /// The code is not a valid library.
     pub fn load_library(&mut self, code: &[u8]) -> Result<Library, CommandError> {
         let (engine, nanos) = (self.engine, self.worker.clock_nanos);
-        // A library that another node accepted must be loaded, regardless of the time limit.
+        // A library that another node has accepted must be loaded here too, so no time limit applies.
         let hurried = self.session.origin() == CommandOrigin::Client;
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let library = interpreter.load_library(code, hurried);
@@ -455,7 +455,7 @@ impl ScriptHost<'_, '_> {
         self.perform(&call, protocol)
     }
 
-    /// Makes all checks of a call that do not depend on its slots, including the client's permissions.
+    /// Makes all checks of a call that do not depend on slots, including the client's permissions.
     fn admit(&mut self, entry: &'static RegisteredCommand, args: Args<'_>) -> Result<(), CallError> {
         let command = entry.command;
         if !command.accepts(args.len()) || matches!(command.run, CommandRunner::Container) {
@@ -468,7 +468,7 @@ impl ScriptHost<'_, '_> {
         if !for_scripts || matches!(command.run, CommandRunner::Script(_) | CommandRunner::Exec) {
             return Err(NOT_FOR_SCRIPTS.into());
         }
-        // Memory is checked first and the other flags last, as in Valkey.
+        // As in Valkey, memory is checked first and the other flags last.
         self.check_flags(command, NodeFlags::OUT_OF_MEMORY)?;
         engine.permits(context.session, entry, args).map_err(|refused| {
             context.publish();
@@ -481,7 +481,7 @@ impl ScriptHost<'_, '_> {
         self.check_flags(command, NodeFlags::all())
     }
 
-    /// Checks a call against those of `states` that are set.
+    /// Checks whether a call may run, given the node flags in `states`.
     fn check_flags(&self, command: &Command, states: NodeFlags) -> Result<(), CallError> {
         let (context, flags) = (&*self.context, command.flags);
         let engine = context.engine;
@@ -491,7 +491,7 @@ impl ScriptHost<'_, '_> {
         }
         let needs_memory = if self.flags.allow_oom { Flags::DENYOOM } else { Flags::empty() };
         let need = engine.needs_of_flags(context.session, flags - needs_memory, !command.keys.is_empty());
-        // Refused regardless of its slot: the script was admitted on this node.
+        // Ignore routing here: the script was admitted on this node, so its slot is not a reason to refuse the call.
         let need = CommandNeeds { has_written: self.has_written, is_routed: false, ..need };
         let is_in_cluster = engine.topology.is_some() && !command.keys.is_empty();
         match admit(gate, Caller::Script.for_nested_command(context.session), &need) {
@@ -501,7 +501,7 @@ impl ScriptHost<'_, '_> {
         }
     }
 
-    /// Returns the error for a script, which may differ from a client's.
+    /// Returns the error for a refused call; its text may differ from the one that a client gets.
     fn refusal_error(&self, state: NodeFlags, flags: Flags) -> CommandError {
         let error = self.context.engine.refusal_error(state, flags);
         match error {
@@ -518,13 +518,14 @@ impl ScriptHost<'_, '_> {
         }
     }
 
-    /// Returns whether the call accesses undeclared keys. In a cluster those are in the slot of its declared keys.
+    /// Returns whether the call accesses undeclared keys. In cluster mode undeclared keys are in the slot of the call's
+    /// declared keys.
     fn has_key_patterns(&self, entry: &RegisteredCommand, args: Args<'_>) -> bool {
         self.context.engine.topology.is_none() && entry.command.has_key_patterns(args)
     }
 
-    /// Locks the slots of a call and returns them with its first key; the list is empty for a command that visits all
-    /// slots.
+    /// Locks the slots of a call and returns them with the call's first key. The list is empty for a command that
+    /// visits all slots.
     fn lock_slots_of_call<'w>(
         &mut self,
         entry: &RegisteredCommand,
@@ -543,7 +544,7 @@ impl ScriptHost<'_, '_> {
                 }
                 Ok((slots, first))
             }
-            // The command is logged at the script's position.
+            // The call locks no slot, because its log entry takes the script's position.
             LockScope::FirstArgument => Ok((KeySlots::new(), None)),
             // A pattern may match a key in any slot.
             LockScope::Keys
@@ -565,7 +566,6 @@ impl ScriptHost<'_, '_> {
         }
     }
 
-    /// Hashes an argument as a key.
     fn hash_key<'w>(&self, word: &'w [u8]) -> Key<'w> {
         let named = self.first_key.and_then(|named| named.rebind(word));
         named.unwrap_or_else(|| self.context.engine.keyspace.key(word))
@@ -591,7 +591,6 @@ impl ScriptHost<'_, '_> {
         Ok(())
     }
 
-    /// Locks slots of undeclared keys.
     #[cold]
     fn lock_undeclared_slots(&mut self, slots: &[Slot]) -> Result<(), CallError> {
         let engine = self.context.engine;
@@ -611,7 +610,7 @@ impl ScriptHost<'_, '_> {
             }
             _ => slots.iter().try_for_each(|slot| self.lock_slot(*slot))?,
         }
-        // Newly locked slots may have moved or the state may have changed, as for any command.
+        // While this thread waited for the locks, the slots may have moved or the node's state may have changed.
         let gate = engine.settings.node_flags();
         if self.context.session.origin() == CommandOrigin::Client
             && gate.intersects(NodeFlags::PAUSED)
@@ -645,7 +644,7 @@ impl ScriptHost<'_, '_> {
         Err(denied("ERR A key that the script does not name is in use, and waiting for it could never end"))
     }
 
-    /// Checks the rules for keys in cluster mode.
+    /// Checks the rules for keys in cluster mode: all in one slot, and in an allowed one.
     fn check_cluster(
         &mut self,
         entry: &'static RegisteredCommand,
@@ -658,7 +657,7 @@ impl ScriptHost<'_, '_> {
         else {
             return Ok(());
         };
-        // No flag permits keys of several slots in one command.
+        // One command may never use keys of several slots, whatever flags the script declares.
         let crosses = slots.iter().any(|slot| slot != first);
         let foreign = |context: &Context<'_>| {
             slots.iter().any(|slot| context.slots.slot(*slot).ownership() != Ownership::Local)

@@ -24,7 +24,7 @@ impl Engine {
         nanos: u64,
     ) {
         if matches!(entry.command.run, CommandRunner::Exec) {
-            // Charged to the queue's slot in `charge_exec`.
+            // `charge_exec` charges these commands to the queue's slot.
             return;
         }
         let logged = self.take_bytes_sent_to_replicas(context);
@@ -43,7 +43,7 @@ impl Engine {
         };
         if let Some(slot) = slot {
             let bytes_out = replied + logged;
-            // A waiter's request is a re-encoded copy, so its length differs from the input.
+            // The request of a waiter is re-encoded, so its length differs from that of the original input.
             let is_copy = context.caller == Caller::Waiter;
             let bytes_in = if is_copy { wire_len(args) } else { request_len(args) };
             context.worker.stats.slots.add(slot, SlotCost { nanos, bytes_in, bytes_out });
@@ -55,7 +55,7 @@ impl Engine {
     fn reply_cost(&self, context: &Context<'_>, start: usize) -> Option<u64> {
         match context.session.origin() {
             CommandOrigin::Client => Some(context.reply.len().saturating_sub(start) as u64),
-            // Applied replication commands cost a replica time and input bytes, but no replies.
+            // Commands applied from the master's stream cost a replica time and input bytes, but no reply bytes.
             CommandOrigin::Master if self.settings.is_replica() => Some(0),
             CommandOrigin::Master | CommandOrigin::Source => None,
         }
@@ -90,7 +90,7 @@ impl Engine {
         self.hot_keys.count(db, &keys, is_access, KeyCost { nanos: ran.nanos, bytes }, now);
     }
 
-    /// Returns the slot to which the client's EXEC is charged, if slot statistics are on.
+    /// Returns the slot to which the client's EXEC is charged; `None` if slot statistics are off.
     pub(super) fn charged_slot_of_exec(&self, context: &Context<'_>) -> Option<Slot> {
         if !self.settings.measurements().contains(Measurements::SLOTS) {
             return None;

@@ -38,7 +38,6 @@ pub(super) fn run_handler<'r, T>(
     run_and_publish_new_keys(context, command, handler)
 }
 
-/// Runs the command and publishes events for new keys.
 #[inline(always)]
 fn run_and_publish_new_keys<'r, T>(
     context: &mut Context<'r>,
@@ -54,9 +53,9 @@ fn run_and_publish_new_keys<'r, T>(
     handler(context)
 }
 
-/// Refuses a client's write if the slot is too full. The address space of one slot's pages is limited to a few
+/// Refuses a client's write if the slot is too full. The address space for the pages of one slot is limited to a few
 /// gigabytes. Commands that may add data are refused above half of it, so that the rest remains for writes that must
-/// not fail: replication and copy-on-write for snapshots. Near the end clients can only delete.
+/// not fail: replication and copy-on-write for snapshots. Near the end of the address space, clients can only delete.
 #[cold]
 fn check_slot_space(context: &Context<'_>, command: &Command) -> Result<(), CommandError> {
     const GROWING_USES: KeyFlags = KeyFlags::OW.union(KeyFlags::INSERT).union(KeyFlags::UPDATE);
@@ -66,7 +65,7 @@ fn check_slot_space(context: &Context<'_>, command: &Command) -> Result<(), Comm
     let (args, mut fill_level, mut grows) = (context.args, FillLevel::Free, false);
     command.visit_keys(args, &mut |index, flags| {
         let key = context.engine.keyspace.key(&args[index]);
-        // Commands that the connection runs have no locked slots.
+        // A command that its connection runs has no slots locked.
         if context.slots.is_locked(key.slot()) {
             fill_level = fill_level.max(context.slots.slot(key.slot()).fill_level(&key));
         }
@@ -138,7 +137,7 @@ impl Engine {
                     CommandRunner::Script(_) => {
                         self.lock_script(&mut pipeline.context, entry, request.args)?
                     }
-                    // The shell locks slots itself.
+                    // Such commands lock the slots that they need themselves.
                     CommandRunner::Shell(_) | CommandRunner::Node(_) => None,
                     CommandRunner::Engine(_)
                     | CommandRunner::MayBlock(_)
@@ -160,7 +159,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks whether a routed scan may start here. It locks the slots that it visits itself.
+    /// Checks whether a routed scan may start here. The scan locks each slot itself when it visits the slot.
     fn check_routed_scan<'r>(
         &'r self,
         context: &mut Context<'r>,
@@ -193,9 +192,9 @@ impl Engine {
         let Context { session, slots, now, .. } = context;
         let mut access = self.route_request(session, call, flags, slots, *now);
         if session.in_transaction() {
-            // Earlier commands of the queue may create or move the keys, so the missing keys are counted when EXEC
-            // runs. Whether a command crosses databases is decided here by the database before MULTI, as in Valkey, and
-            // by the selected one when EXEC runs.
+            // Earlier commands of the queue may create or move the keys, so missing keys are counted when EXEC runs.
+            // Whether a queued command crosses databases is decided here by the database that was selected before
+            // MULTI, as in Valkey; EXEC decides again by the database selected then.
             access.missing_keys = 0;
         }
         let via = session.client().connection.transport;
@@ -216,7 +215,7 @@ impl Engine {
         }
         if entry.command.lock_scope == LockScope::NamedSlot {
             let named = args.get(2).and_then(resp::parse_i64).and_then(|number| u16::try_from(number).ok());
-            // With an invalid slot number the command fails by itself.
+            // A command with an invalid slot number locks nothing and fails in its handler.
             if let Some(slot) = named.and_then(Slot::new) {
                 context.slots = self.lock_slots(context, &[slot])?;
             }
@@ -256,7 +255,6 @@ impl Engine {
         if keys.is_empty() { self.key_slots(entry, args) } else { keys.iter().map(Key::slot).collect() }
     }
 
-    /// Locks the given slots.
     pub(super) fn lock_slots(
         &self,
         context: &Context<'_>,
@@ -287,7 +285,6 @@ impl Engine {
         if all { Ok(turn) } else { Err(wait.outcome()) }
     }
 
-    /// Locks every slot.
     pub(super) fn lock_all(&self, context: &Context<'_>) -> Result<LockedSlots<'_>, CommandOutcome> {
         let (turn, wait) = (self.take_global_lock(context)?, self.start_slot_wait(context, &[]));
         let locked = LockedSlots::all_while(&turn, &|waited| wait.should_keep_waiting(waited));
@@ -303,8 +300,8 @@ impl Engine {
         slots
     }
 
-    /// Collects the inputs of the routing decision for a command with these flags ([`Engine::effective_flags`]). Looks up keys
-    /// only in a slot that is being migrated.
+    /// Collects the inputs of the routing decision for a command with these flags ([`Engine::effective_flags`]). Keys
+    /// are looked up only in a slot that is being migrated.
     pub(super) fn route_request(
         &self,
         session: &Session,
@@ -314,7 +311,7 @@ impl Engine {
         now: Millis,
     ) -> RouteRequest {
         let Invocation { entry, args, asking: asked, db } = call;
-        // Shard channels also work on replicas and contain no keys of the slot.
+        // Commands for shard channels also run on replicas, and their channels are not keys of the slot.
         let channels = flags.contains(Flags::PUBSUB);
         let mut access = RouteRequest {
             asking: asked || flags.contains(Flags::ASKING),
@@ -327,7 +324,7 @@ impl Engine {
         }
         entry.command.visit_keys(args, &mut |index, _| {
             let key = self.keyspace.key(&args[index]);
-            // Commands that the connection runs have no locked slots.
+            // A command that its connection runs has no slots locked.
             if !locked.is_locked(key.slot()) {
                 return;
             }
@@ -347,7 +344,7 @@ impl Engine {
         access: RouteRequest,
         via: ClientTransport,
     ) -> Result<(), CommandError> {
-        // A node whose address was taken over by another node cannot be reached by clients.
+        // Do not redirect to a node whose address was taken over by another node: clients cannot reach it.
         let redirect = |ask: bool, target: Option<&Member>| match target.filter(|node| node.is_reachable()) {
             Some(target) => {
                 let endpoint = &target.endpoint;

@@ -1,4 +1,4 @@
-//! Tests of states between the dispatcher's steps, with a small command table of their own.
+//! Tests of events that happen between two steps of the dispatcher, with a small command table.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
@@ -55,7 +55,7 @@ fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Accesses an undeclared key: its last argument, or one beyond the end.
+/// Handler that accesses an undeclared key: its last argument, or an index beyond the arguments.
 fn faulty(context: &mut Context<'_>) -> Result<(), CommandError> {
     let index = context.args.len() - usize::from(context.arg(2) != b"beyond");
     let key = context.key(index)?;
@@ -133,8 +133,8 @@ fn parsed(lines: &str) -> (Vec<u8>, Batch) {
     (buffer, batch)
 }
 
-/// A pause, demotion or load proceeds once each slot was unlocked: a command admitted before must not write when it
-/// locks its slot later. This helper changes the flags between the two steps.
+/// Sets flags between a command's admission and its locking of the slot. A pause, demotion or load proceeds once each
+/// slot was unlocked, so a command admitted before must not write when it locks its slot later.
 fn run_with_flag_set_after_admission(
     client: &mut Client,
     line: &str,
@@ -225,7 +225,7 @@ fn master(byte: u8, endpoint: Endpoint) -> Member {
     }
 }
 
-/// Regression: clients got `MOVED 0 :0`.
+/// Regression: clients were redirected to `MOVED 0 :0`.
 #[test]
 fn no_redirect_to_node_without_address() {
     let known = Endpoint { ip: "127.0.0.1".to_owned(), port: 7001, ..Endpoint::default() };

@@ -1,13 +1,14 @@
 //! MULTI and EXEC: queues commands, then runs them with all their slots locked.
 //!
-//! The queue runs in one go, including commands of the shell (INFO, ROLE), and its changes are logged as one
+//! The queue runs in one go, including commands of the server process (INFO, ROLE), and its changes are logged as one
 //! transaction. A script in the queue may access undeclared keys but cannot restart, since other commands ran before
 //! it; in that case the script lock is taken up front.
 //!
-//! Some of the shell's commands wait for other events (REPLICAOF, CONFIG SET, MIGRATE), and nothing may wait while
-//! slots are locked. If the queue needs slots, these commands and later ones of the shell run after all others, without
-//! locks, and their replies are put in their positions. If it needs no slots, all commands run in order. In both cases
-//! the client's connection runs them ([`NodeCommand::Exec`]) and then resumes the EXEC ([`Dispatcher::resume_exec`]).
+//! Some commands wait for other events (REPLICAOF, CONFIG SET, MIGRATE), and nothing may wait while slots are locked.
+//! If the queue needs slots, these commands and all later ones that the engine does not run itself are run last,
+//! without locks, and their replies are put in their positions. If the queue needs no slots, all commands run in order.
+//! In both cases the client's connection runs the waiting commands ([`NodeCommand::Exec`]) and then resumes the EXEC
+//! ([`Dispatcher::resume_exec`]).
 
 use std::ops::Range;
 
@@ -28,23 +29,21 @@ use crate::shell_commands::NodeCommand;
 use crate::stats::add;
 use crate::transaction::{DeferredExec, Transaction};
 
-/// The locks of a running EXEC.
+/// The locks that a running EXEC holds.
 #[derive(Default)]
 struct HeldLocks<'a> {
     slots: LockedSlots<'a>,
-    /// Whether all slots are locked.
     holds_all_slots: bool,
-    /// The script lock, if a command of the queue may need further slots.
+    /// The script lock, which EXEC holds if a queued command may need further slots.
     global_lock: Option<GlobalLock<'a>>,
 }
 
-/// Result of running a queue.
 enum QueueResult {
     /// All commands have replied.
     Complete,
     /// The total reply exceeds the client's limit.
     TooLong,
-    /// Some replies are missing; the others are in their positions.
+    /// The replies so far, by position in the queue; `None` for each command that its connection must still run.
     Incomplete(Vec<Option<Vec<u8>>>),
 }
 
@@ -75,7 +74,7 @@ impl Engine {
                 Ok(())
             }
             Err(outcome) => {
-                // A deferred request will start again.
+                // A deferred request starts again later, so the transaction has not failed.
                 if !outcome.is_deferred() {
                     session.fail_transaction();
                 }
@@ -170,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// Returns where an EXEC starts again that cannot run here, given the result of locking its slots.
+    /// Returns where an EXEC that cannot run here starts again, judged by the result of locking its slots.
     fn exec_deferral(
         &self,
         context: &Context<'_>,
@@ -209,7 +208,7 @@ impl Engine {
                 logged_db = context.session.db();
                 context.worker.effects.add_select(logged_db);
             }
-            // Commands of the shell keep their order.
+            // Once one of these commands has to wait, the later ones wait too, so that their order is kept.
             let follows = waits && is_shell_command(entry);
             if follows || waits && in_order {
                 places.push(None);
@@ -222,7 +221,7 @@ impl Engine {
             waits |= !answered;
         }
         if logged_db != first_db && context.worker.effects.has_commands {
-            // Restores the log's selected database.
+            // End with the database that the log had selected before.
             context.worker.effects.add_select(first_db);
         }
         context.finish_effects();
@@ -286,7 +285,7 @@ impl Engine {
         }
     }
 
-    /// Replies an error to a queued command that its client lost the permission for; returns whether it did.
+    /// Replies an error if the client has lost the permission for a queued command since MULTI; returns whether it has.
     fn is_denied(&self, context: &mut Context<'_>, entry: &RegisteredCommand) -> bool {
         let Err(denied) = self.permits(context.session, entry, context.args) else { return false };
         if let Some(exec) = context.commands.by_original_name().find(b"exec") {
@@ -312,7 +311,7 @@ impl Engine {
         let mut slots: Vec<Slot> = Vec::new();
         let mut goes_beyond = false;
         for (entry, request) in queued_commands(context.commands, transaction) {
-            // The shell locks slots itself.
+            // Commands that the engine does not run itself lock the slots that they need.
             if !is_shell_command(entry) {
                 let of_one = self.key_slots(entry, request.args());
                 goes_beyond |= self.may_access_undeclared_keys(worker, entry, request.args(), &of_one);
@@ -332,8 +331,8 @@ impl Engine {
         Ok(held)
     }
 
-    /// Locks these slots, or all if a command visits all; together with the script lock if undeclared keys may be
-    /// accessed.
+    /// Locks these slots, or all slots if a command visits all. Takes the script lock too if a queued command may
+    /// access undeclared keys.
     fn hold_locks<'s>(
         &'s self,
         context: &Context<'_>,
@@ -359,7 +358,7 @@ impl Engine {
         Ok(held)
     }
 
-    /// Checks for all queued commands together that their slot is served here.
+    /// Checks that this node serves the slot of the queued commands, which all share one slot in cluster mode.
     fn check_queue_served(
         &self,
         context: &Context<'_>,
@@ -386,8 +385,8 @@ impl Engine {
         self.check_route(&topology.load(), slot, ownership, whole, session.client().connection.transport)
     }
 
-    /// Returns whether a command may access undeclared keys. In a cluster the undeclared keys of a script with declared
-    /// keys are in the same slot.
+    /// Returns whether a command may access undeclared keys. In cluster mode the undeclared keys of a script with
+    /// declared keys are in the same slot as those.
     fn may_access_undeclared_keys(
         &self,
         worker: &Worker,
@@ -433,8 +432,8 @@ impl Engine {
 }
 
 impl Dispatcher<'_> {
-    /// Resumes an EXEC with deferred commands. `reply` is the reply of the command returned by the last call, if any.
-    /// Returns the next command to run; when there are none left, appends the whole reply to `out`.
+    /// Resumes an EXEC with deferred commands. `reply` is the reply of the command that the last call returned, if any.
+    /// Returns the next command to run; when no command is left, appends the whole reply to `out`.
     pub fn resume_exec(
         self,
         worker: &mut Worker,
@@ -488,7 +487,6 @@ impl Dispatcher<'_> {
     }
 }
 
-/// Returns the queued commands with their arguments.
 pub(super) fn queued_commands<'t>(
     commands: &'t Commands,
     transaction: &'t Transaction,
@@ -503,7 +501,7 @@ fn queued_command<'t>(
     (commands.by_number(*number).row_for_request(request.args()), request)
 }
 
-/// Returns whether any of the commands selected by their caller visits all slots.
+/// Returns whether any of the commands accepted by `by` visits all slots.
 fn any_visits_all_slots<'t>(
     queue: impl Iterator<Item = (&'static RegisteredCommand, &'t Request)>,
     by: impl Fn(CommandRunner) -> bool,
@@ -514,12 +512,12 @@ fn any_visits_all_slots<'t>(
     commands.any(|command| through_them(command.lock_scope) && by(command.run))
 }
 
-/// Returns whether the shell or the connection runs the command.
+/// Returns whether the server process or the client's connection runs the command, rather than the engine.
 fn is_shell_command(entry: &RegisteredCommand) -> bool {
     matches!(entry.command.run, CommandRunner::Shell(_) | CommandRunner::Node(_))
 }
 
-/// Returns EXEC's error when it is refused as a whole.
+/// Converts the error of a queued command to the one with which EXEC is refused as a whole.
 fn abort_error(error: CommandError) -> CommandError {
     if error.is_about_cluster() {
         return error;

@@ -18,7 +18,7 @@ use crate::session::{CommandOrigin, Session};
 use crate::settings::NodeFlags;
 use crate::waiting::{BlockedCommand, FETCH_BATCH, KeyWait, ReadyKey, ServedReply, Waiter};
 
-/// What follows the end of a wait.
+/// How a client continues after its wait has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitEnd {
     /// The reply is written; continue with the next request.
@@ -29,7 +29,7 @@ pub enum WaitEnd {
 
 /// A waiter that may be served now.
 struct WaiterCandidate {
-    /// Index of its key among the ready keys.
+    /// Index of the candidate's key among the ready keys.
     ready: usize,
     waiter: Arc<Waiter>,
 }
@@ -57,8 +57,8 @@ impl Engine {
             users_version: session.users_version(),
         };
         session.block_on(self.wait_queues.add(session.client(), waiting, wait));
-        // A thread that sets the flag makes the existing waiters run their commands again; this one may have been added
-        // after that.
+        // A thread that sets the flag makes all existing waiters run their commands again, but it may have missed this
+        // waiter, which was added later.
         if self.settings.node_flags().contains(NodeFlags::CLUSTER_DOWN) {
             session.client().unblock(UnblockReason::Retry);
         }
@@ -66,11 +66,11 @@ impl Engine {
     }
 
     /// Serves the waiters of changed keys as far as possible, under the locks under which the keys were changed. A
-    /// waiter that needs other slots, or that is behind very many others, is served under new locks: the caller holds
-    /// no locks except those of `context`, which are released then.
+    /// waiter that needs other slots, or that is far behind in the queue, is served under new locks. The caller must
+    /// hold no locks except those of `context`, which are released first.
     #[cold]
     pub(super) fn serve_waiters<'r>(&'r self, context: &mut Context<'r>) {
-        // Changes under the same locks are logged if the command's own are.
+        // Changes made under the same locks are logged if the command's own changes are logged.
         let logged = context.worker.effects.has_readers;
         // A key may have expired while the command ran.
         let now = context.now.max(Millis(context.wall_micros() / 1000));
@@ -102,14 +102,15 @@ impl Engine {
                 key.is_removed |= !is_there;
                 more
             });
-            // Serving one waiter may change a key that another waits for.
+            // Serving one waiter may change a key that another waiter needs.
             ready.append(&mut context.worker.ready_keys);
         }
     }
 }
 
 impl Dispatcher<'_> {
-    /// Ends a client's wait and appends the reply: the stored one, or that for `how` the wait ended.
+    /// Ends a client's wait and appends the reply: the stored reply if the command was served, otherwise the one for
+    /// the reason `how`.
     pub fn end_wait(
         &self,
         worker: &mut Worker,
@@ -163,7 +164,7 @@ impl Dispatcher<'_> {
     }
 }
 
-/// Creates a copy of the client's session in which its command runs.
+/// Creates a session with the client's settings, in which another thread runs the waiter's command.
 fn session_copy(waiter: &Waiter) -> Session {
     let mut session = Session::of(waiter.client.clone(), CommandOrigin::Client, true);
     session.select(waiter.command.db);

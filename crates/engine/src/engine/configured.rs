@@ -9,7 +9,7 @@ use crate::hot_keys::HotKeyWindows;
 use crate::settings::NodeFlags;
 
 impl Engine {
-    /// Applies the current configuration.
+    /// Applies configuration parameters to the engine's components; called at startup and after CONFIG SET.
     pub fn configure(&self, values: &Values) {
         self.settings.configure(values);
         self.configure_logs(values);
@@ -30,7 +30,6 @@ impl Engine {
         self.settings.set_node_flag(NodeFlags::BACKGROUND, nanos == 0);
     }
 
-    /// Configures the slow log, the command log and the ACL log.
     fn configure_logs(&self, values: &Values) {
         let threshold = values[keys::LATENCY_MONITOR_THRESHOLD].as_millis();
         self.latency.configure(u64::try_from(threshold).unwrap_or(u64::MAX));
@@ -49,7 +48,6 @@ impl Engine {
         self.acl_log.lock().set_length(values[keys::ACLLOG_MAX_LEN]);
     }
 
-    /// Sets the output limits of subscribers and monitors, and the size of the tracking table.
     fn configure_output_limits(&self, values: &Values) {
         let limits = &values[keys::CLIENT_OUTPUT_BUFFER_LIMIT];
         self.tracking.max_keys.store(values[keys::TRACKING_TABLE_MAX_KEYS], Ordering::Relaxed);

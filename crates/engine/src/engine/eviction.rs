@@ -2,9 +2,9 @@
 //!
 //! Before each command the worker checks the memory use ([`crate::budget`]). Above the limit it evicts keys, without
 //! holding a slot lock, until memory use is below the limit or the time allowed by `maxmemory-eviction-tenacity` is
-//! over. Then the command proceeds; eviction goes on before the next command and on the shell's timer. If nothing can
-//! be evicted, commands that need memory are refused ([`NodeFlags::OUT_OF_MEMORY`]). [`crate::eviction`] chooses the
-//! keys.
+//! over. Then the command proceeds; eviction continues before the next command and on the server's timer. If nothing
+//! can be evicted, commands that need memory are refused ([`NodeFlags::OUT_OF_MEMORY`]). [`crate::eviction`] chooses
+//! the keys.
 //!
 //! The deletion of an evicted key is logged before the command that needed the memory.
 
@@ -19,14 +19,14 @@ use crate::random::Random;
 use crate::settings::{EvictionSettings, LazyFreeReason, NodeFlags};
 use crate::stats::add;
 
-/// Inspects one of this many keys before it moves on to another slot.
+/// Divisor of a slot's key count: after inspecting this fraction of the keys, sampling moves on to another slot.
 const SLOT_SAMPLE_FRACTION: usize = 2;
-/// Number of consecutive rounds without a candidate after which there is assumed to be none.
+/// Number of consecutive rounds without a candidate after which eviction gives up.
 const MAX_EMPTY_ROUNDS: usize = 64;
 
 impl Engine {
-    /// Returns whether this node may evict: replicas leave eviction to the master, and paused writes and loading forbid
-    /// it.
+    /// Returns whether this node may evict keys. A replica leaves eviction to its master, and paused writes and loading
+    /// forbid it.
     fn may_evict(&self, gate: NodeFlags) -> bool {
         let replica = gate.contains(NodeFlags::REPLICA) && self.settings.eviction_settings().replica_ignores;
         !replica && !gate.intersects(NodeFlags::PAUSED | NodeFlags::LOADING)
@@ -52,8 +52,8 @@ impl Engine {
         self.budget.excess_bytes(|| {
             let log = self.log.retained_bytes();
             let clients = self.clients.closing_bytes();
-            // Several Lua states at their individual limits could exceed `maxmemory` themselves, so only a bounded part
-            // counts.
+            // Together the Lua states may use more than `maxmemory` although each is within its own limit, so only a
+            // bounded part of their memory counts.
             let scripts = self.scripts.lua_bytes().min(scripting::memory_bound(self.budget.limit()));
             keyspace::snapshot_only_bytes() + self.lazy_free.pending_bytes() + log + clients + scripts
         })
@@ -90,7 +90,7 @@ impl Engine {
 
     #[cold]
     fn evict_until_deadline(&self, worker: &mut Worker, now: Millis) -> MemoryState {
-        // Evict clients before keys.
+        // Evict clients before keys, since this may already free enough memory.
         self.evict_clients();
         if self.excess_bytes() == 0 {
             return MemoryState::BelowLimit;
@@ -99,7 +99,7 @@ impl Engine {
         if !self.may_evict(self.settings.node_flags()) {
             return MemoryState::BelowLimit;
         }
-        // In import mode the source decides which keys to keep.
+        // In import mode the source of the import decides which keys to keep.
         if evicting.policy.order.is_none() || self.settings.node_flags().contains(NodeFlags::IMPORTING) {
             return MemoryState::Exhausted;
         }
@@ -132,7 +132,7 @@ impl Engine {
     ) -> bool {
         evictor.set_policy(evicting.policy);
         for _ in 0..MAX_EMPTY_ROUNDS {
-            // A sampled key may still turn out to be a better candidate.
+            // Another sampled key may turn out to be a better candidate.
             if let Some(best) = evictor.best_candidate() {
                 self.keyspace.prefetch_slot(&self.keyspace.key_in_slot(best.slot, &best.key));
             }
@@ -193,7 +193,8 @@ impl Engine {
         let Candidate { rank: merit, slot, db, ref key } = *candidate;
         let begun = (worker.clock_nanos)();
         let mut guard = self.keyspace.lock(slot);
-        // Checked under the slot lock: pausing and becoming a replica lock each slot once after they set their flag.
+        // Check under the slot lock: a thread that starts a pause or a demotion sets the flag and then locks each slot
+        // once.
         if !self.may_evict(self.settings.node_flags()) {
             return false;
         }

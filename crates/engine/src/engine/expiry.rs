@@ -1,9 +1,9 @@
 //! Active expiry: deletes expired keys and hash fields that no command touches.
 //!
 //! Each slot knows when its next key or field expires, so no sampling is needed: a cycle visits the slots with due
-//! entries and removes them. It holds a slot lock only for a few keys at a time, so that clients do not wait long even
-//! if a million keys expire in one second. When its time budget is used up it stops, and the next cycle continues at
-//! that slot.
+//! entries and removes them. The cycle holds a slot lock only for a few keys at a time, so that clients do not wait
+//! long even if a million keys expire in one second. When its time budget is used up, the cycle stops, and the next
+//! cycle continues at the same slot.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::notifications::EventClass;
 use crate::settings::{LazyFreeReason, NodeFlags};
 use crate::stats::add;
 
-/// Keys and fields removed per lock of a slot: about ten microseconds of work.
+/// Number of keys and fields removed under one lock of a slot: about ten microseconds of work.
 const KEYS_PER_LOCK: usize = 32;
 /// Maximum capacity in bytes that the buffers for key and field names keep.
 const MAX_KEPT_NAME_CAPACITY: usize = 16 * 1024;
@@ -28,9 +28,9 @@ const MAX_KEPT_NAME_CAPACITY: usize = 16 * 1024;
 pub(super) struct ExpiryCursor(AtomicUsize);
 
 impl Engine {
-    /// Deletes and logs expired keys and fields for about as long as `budget`; returns whether more are due. Does
-    /// nothing while loading or while writes are paused: expired keys are only hidden then. A replica deletes only keys
-    /// whose expiry its own clients set ([`super::local_expiry`]).
+    /// Deletes and logs expired keys and fields for about as long as `budget`; returns whether more are due. While
+    /// loading or while writes are paused, expired keys are only hidden and nothing is deleted. A replica deletes only
+    /// keys whose expiry its own clients set ([`super::local_expiry`]).
     pub fn expire_cycle(&self, worker: &mut Worker, now: Millis, budget: Duration) -> bool {
         let active = self.settings.active_expire.load(Ordering::Relaxed);
         let stopped = self.settings.node_flags().intersection(NodeFlags::NO_OWN_CHANGES);
@@ -50,7 +50,7 @@ impl Engine {
         for slot in due {
             loop {
                 let more = self.expire_batch(worker, slot, now);
-                // Checked after every slot, even if few of its keys were due, since there may be many slots.
+                // Check the time after every slot, since there may be many slots with few due keys each.
                 if (worker.clock_nanos)() >= end {
                     self.send_invalidations();
                     self.expiry_cursor.0.store(slot.index() + usize::from(!more), Ordering::Relaxed);
@@ -71,13 +71,13 @@ impl Engine {
         let mut fields = 0;
         let (mut key, mut name) =
             (std::mem::take(&mut worker.key_buffer), std::mem::take(&mut worker.name_buffer));
-        // Skip locked slots: a script may hold one for long, and this thread must not block.
+        // Skip a locked slot: a script may hold the lock for long, and this thread must not block.
         let Some(mut guard) = self.keyspace.try_lock(slot) else {
             (worker.key_buffer, worker.name_buffer) = (key, name);
             return false;
         };
-        // Checked again under the slot lock: pausing and becoming a replica lock each slot once after they set their
-        // flag.
+        // Check again under the slot lock: a thread that starts a pause or a demotion sets the flag and then locks each
+        // slot once.
         let stopped = self.settings.node_flags().intersects(NodeFlags::NO_OWN_CHANGES);
         let wanted = self.log.has_readers();
         let deletion = self.settings.deletion_command(LazyFreeReason::EXPIRE);
@@ -90,7 +90,7 @@ impl Engine {
                 self.notify(EventClass::EXPIRED, "expired", db, &key);
                 worker.effects.push([deletion, &key]);
             }
-            // All fields of a hash that expire together cause one event.
+            // Fields of one hash that expire together cause only one event.
             let mut hashes: SmallVec<[Vec<u8>; 1]> = SmallVec::new();
             while dropped.len() < KEYS_PER_LOCK {
                 let Some(value) = table.remove_expired_field(now, &mut key, &mut name) else { break };

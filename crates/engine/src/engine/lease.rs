@@ -1,10 +1,10 @@
-//! The serving lease: workers stop serving when the cluster thread has not renewed it in time.
+//! The serving lease: workers stop serving when the cluster thread has not renewed the lease in time.
 //!
 //! A process that was suspended (SIGSTOP, a sleeping host) may have been failed over meanwhile. The cluster thread
-//! detects the suspension by its clock and stops serving until it has heard from other nodes. But threads resume in any
-//! order, and workers may find queued requests first. So the cluster thread renews a lease each time it has checked,
-//! and a worker that finds the lease expired holds back all commands until the next renewal. Only commands that were
-//! running when the process was suspended complete after it resumes.
+//! detects the suspension by its clock and stops serving until it has received messages from other nodes. But threads
+//! resume in any order, and workers may find queued requests first. So the cluster thread renews a lease each time it
+//! has checked, and a worker that finds the lease expired holds back all commands until the next renewal. Only commands
+//! that were running when the process was suspended complete after it resumes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ use clock::Millis;
 use super::Engine;
 use crate::pause::{PauseMode, PausePurpose};
 
-/// The lease's end on the workers' clock, in nanoseconds; never without cluster mode or without other nodes.
+/// The lease's end in nanoseconds of the workers' clock; `u64::MAX` without cluster mode or without other nodes.
 #[derive(Debug)]
 pub(super) struct Lease(AtomicU64);
 
@@ -24,13 +24,13 @@ impl Default for Lease {
 }
 
 impl Engine {
-    /// Renews the lease until `until`, in nanoseconds of the workers' clock. Other reasons not to serve stay in force.
+    /// Extends the lease to `until`, in nanoseconds of the workers' clock. Other reasons not to serve stay in force.
     pub fn renew_lease(&self, until: u64) {
         self.lease.0.store(until, Ordering::Release);
         self.pauses.unpause(&self.settings, PausePurpose::ProcessSuspended);
     }
 
-    /// Checked by a worker before it runs commands; an expired lease pauses all commands until it is renewed.
+    /// Pauses all commands if the lease has expired, until it is renewed. A worker calls this before it runs commands.
     #[inline(always)]
     pub fn check_lease(&self, now: u64) {
         if now > self.lease.0.load(Ordering::Acquire) {

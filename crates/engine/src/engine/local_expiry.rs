@@ -1,14 +1,14 @@
 //! Expiry of keys that clients wrote directly to a replica (`replica-read-only no`).
 //!
-//! A replica does not delete expired keys by itself: it waits for the master's deletions. The master does not know of
+//! A replica does not delete expired keys itself, but waits for the master's deletions. The master does not know of
 //! keys written on the replica, so the replica tracks them. When a client's command sets an expiry on a replica, the
-//! key is recorded with that time and deleted then, if its expiry is still the same. A key to which the master's stream
+//! key is recorded with that time, and deleted then if it still has the same expiry. A key to which the master's stream
 //! or a full resync gave another expiry is left to the master.
 //!
-//! The deletion is reported to this node's clients but not logged, just like the write itself. A replica that becomes a
-//! master drops these records: all keys expire in the usual way then ([`super::expiry`]).
+//! The deletion is reported to this node's clients but not logged, like the write itself. A replica that becomes a
+//! master drops these records, because from then on it deletes all expired keys in the usual way ([`super::expiry`]).
 //!
-//! At most [`MAX_RECORDED_KEYS`] keys are recorded. Further keys are hidden when they expire and removed when they are
+//! At most [`MAX_RECORDED_KEYS`] keys are recorded. Further keys are hidden when they expire, and removed when they are
 //! next written.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,6 @@ use crate::stats::add;
 /// Maximum number of recorded keys: about 50 MB with names of 50 bytes.
 const MAX_RECORDED_KEYS: usize = 1 << 18;
 
-/// Database and name of a key.
 type DbKey = (u16, Arc<[u8]>);
 
 /// The recorded keys, indexed by name and by time.
@@ -63,7 +62,7 @@ impl RecordedExpiries {
 pub(crate) struct LocalExpiry {
     /// Number of recorded keys; makes the empty case one atomic load.
     count: AtomicUsize,
-    /// Lock order: after the slot lock.
+    /// The records; this mutex is locked after the slot lock, never before.
     expiries: Mutex<RecordedExpiries>,
 }
 
@@ -122,9 +121,9 @@ impl Engine {
     /// now.
     fn expire_if_local(&self, worker: &Worker, db: u16, name: &[u8], time: Millis) -> Option<()> {
         let key = self.keyspace.key(name);
-        // Skip locked slots: a script may hold one for long, and this thread must not block.
+        // Skip a locked slot: a script may hold the lock for long, and this thread must not block.
         let mut guard = self.keyspace.try_lock(key.slot())?;
-        // Checked again under the slot lock: a role change locks each slot once after it sets its flag.
+        // Check again under the slot lock: a thread that changes the role sets the flag and then locks each slot once.
         if self.settings.node_flags().intersection(NodeFlags::NO_OWN_CHANGES) != NodeFlags::REPLICA {
             return None;
         }

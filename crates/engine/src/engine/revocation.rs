@@ -22,16 +22,16 @@ use crate::clients::Client;
 use crate::session::Session;
 use crate::settings::{NodeFlags, Settings};
 
-/// Most commands finish within this many spins.
+/// Number of checks without sleeping; most commands finish within this many.
 const SPIN_LIMIT: u32 = 200;
-/// Sleep time between two checks.
+/// Time to sleep between two checks of the running clients.
 const SLEEP_ROUND: Duration = Duration::from_micros(50);
 
 /// Number of waiting revokers.
 #[derive(Debug, Default)]
 pub(super) struct Revocations {
     revokers: Mutex<usize>,
-    /// Revokers sleep on it with a timeout; it is never notified.
+    /// Condition variable on which revokers sleep with a timeout; nothing notifies it.
     sleep_condvar: Condvar,
 }
 
@@ -44,7 +44,7 @@ impl Revocations {
 }
 
 impl Engine {
-    /// Checks for revocations before the session's next request; returns whether the session may continue.
+    /// Checks the session's permissions before its next request; returns whether the session may continue.
     #[inline]
     pub(crate) fn check_session(&self, session: &mut Session) -> bool {
         let gone = session.client().is_killed()
@@ -55,15 +55,16 @@ impl Engine {
         !gone
     }
 
-    /// The check between two requests of a batch, which a revoker is waiting for.
+    /// Checks the session's permissions between two requests of a batch, because a revoker is waiting for this check.
     #[cold]
     pub(crate) fn check_revocation(&self, session: &mut Session) -> bool {
         session.client().running_requests.mark_check();
         self.check_session(session)
     }
 
-    /// Waits until no request of these clients is running that began before the change. The caller holds no slot lock
-    /// and none of its own requests counts as running. Clients blocked by a busy script are not waited for.
+    /// Waits until no request of these clients is running that began before the change. The caller must hold no slot
+    /// lock, and none of its own requests may count as running. The wait does not include clients that are blocked by a
+    /// busy script.
     pub fn await_revoked(&self, clients: &[Arc<Client>]) {
         fence(Ordering::SeqCst);
         if clients.iter().any(|client| client.running_requests.is_running()) {

@@ -11,7 +11,7 @@ use slot_routing::{Ownership, Slot, Topology};
 use super::Engine;
 use crate::settings::NodeFlags;
 
-/// A published topology whose lost slots have not been updated yet.
+/// A topology that is published although lost slots still have to be updated ([`Engine::end_topology_change`]).
 #[derive(Debug)]
 #[must_use]
 pub struct TopologyChange {
@@ -21,14 +21,15 @@ pub struct TopologyChange {
 }
 
 impl Engine {
-    /// Switches to a topology in one call.
+    /// Publishes a topology and updates all slots in one call.
     pub fn apply_topology(&self, topology: Topology) {
         if let Some(rerouting) = self.begin_topology_change(topology) {
             self.end_topology_change(rerouting);
         }
     }
 
-    /// First half of a switch: takes over gained slots and publishes the topology. Returns `None` without cluster mode.
+    /// First half of a topology change: takes over gained slots and publishes the topology. Returns `None` without
+    /// cluster mode.
     pub fn begin_topology_change(&self, topology: impl Into<Arc<Topology>>) -> Option<TopologyChange> {
         let (published, topology) = (self.topology.as_ref()?, topology.into());
         let before = published.load_full();
@@ -42,7 +43,7 @@ impl Engine {
         Some(TopologyChange { previous: before, topology, other_slots: others })
     }
 
-    /// Second half of a switch: updates all other changed slots.
+    /// Second half of a topology change: updates all other changed slots.
     pub fn end_topology_change(&self, rerouting: TopologyChange) {
         let TopologyChange { previous: before, topology, other_slots: others } = rerouting;
         self.update_ownership(&topology, others);

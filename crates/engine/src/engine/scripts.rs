@@ -14,7 +14,7 @@ const REDIS_VERSION: &str = "7.2.4";
 const REDIS_VERSION_NUMBER: u32 = 0x0007_0204;
 
 impl Engine {
-    /// Takes the thread's interpreter for a run; the caller puts it back.
+    /// Takes the thread's interpreter for a run, or creates one; the caller puts it back.
     pub(crate) fn take_interpreter(&self, scripting: &mut Scripting, nanos: fn() -> u64) -> Box<Interpreter> {
         scripting.drop_released(self.scripts.announced_releases());
         let deprecated_api = self.settings.lua_deprecated_api.load(Ordering::Relaxed);
@@ -37,8 +37,8 @@ impl Engine {
         interpreter
     }
 
-    /// Drops the calling thread's compiled scripts and libraries that were flushed or replaced. Threads that run no
-    /// scripts call it on notification by [`scripting::Scripts::call_when_released`].
+    /// Drops the calling thread's compiled scripts and libraries that were flushed or replaced. A thread that runs no
+    /// scripts calls this when [`scripting::Scripts::call_when_released`] notifies it.
     pub fn drop_released_scripts(&self, worker: &mut Worker) {
         worker.scripting.drop_released(self.scripts.announced_releases());
     }

@@ -12,7 +12,7 @@ use slot_routing::Slot;
 use super::Engine;
 use crate::effects::NoLog;
 
-/// Maximum number of keys for copying the whole data set.
+/// Maximum number of keys up to which the whole data set may be copied for a debugging session.
 const MAX_COPIED_KEYS: usize = 100_000;
 
 /// Copies keys from another engine when they are first accessed.

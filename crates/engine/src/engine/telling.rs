@@ -10,7 +10,8 @@ use crate::session::Session;
 use crate::watch::KeyPresence;
 
 impl Engine {
-    /// Subscribes the session's client to a channel or pattern; returns the subscription count for its reply.
+    /// Subscribes the session's client to a channel or pattern; returns the count of subscriptions that the reply
+    /// contains.
     pub fn subscribe(&self, session: &mut Session, kind: ChannelKind, name: &[u8]) -> usize {
         session.start_messages();
         self.pubsub.subscribe(kind, name, session.client())
@@ -49,7 +50,7 @@ impl Engine {
         self.tracking.send_invalidations(&self.clients);
     }
 
-    /// Publishes a keyspace event if anyone may be subscribed. The caller holds the key's slot lock.
+    /// Publishes a keyspace event if its class is enabled. The caller holds the key's slot lock.
     #[inline]
     pub(crate) fn notify(&self, class: EventClass, event: &str, db: u16, key: &[u8]) {
         let wanted = self.settings.notified_classes();
@@ -78,8 +79,8 @@ impl Engine {
         self.tracking.report_changed(&self.clients, slot, key, by);
     }
 
-    /// Reports a key that was removed outside of a command. Waiters for removals run their commands again; watchers
-    /// that saw the key expired see no change.
+    /// Reports a key that was removed outside of a command. Waiters for removals run their commands again. For a client
+    /// whose WATCH saw the key as expired already, the removal is no change.
     #[inline]
     pub(crate) fn report_removed(&self, db: u16, slot: Slot, key: &[u8]) {
         self.watch_table.report_removed(db, slot, key);
@@ -90,8 +91,8 @@ impl Engine {
     }
 
     /// Logs the removal of a key outside of a command (expired, or migrated away) with `deletion` (DEL or UNLINK), and
-    /// notifies clients. The caller holds the slot lock and has checked under it that this node may delete. Returns the
-    /// log offset after the entry if the log has a reader.
+    /// notifies clients. The caller holds the slot lock and has checked under it that this node may delete keys.
+    /// Returns the log offset after the entry, or `None` if the log has no reader.
     pub fn log_removed_key(&self, db: u16, slot: Slot, key: &[u8], deletion: &[u8]) -> Option<ReplOffset> {
         self.report_removed(db, slot, key);
         if !self.log.has_readers() {

@@ -1,8 +1,8 @@
-//! Conversion of the keys' usage data when `maxmemory-policy` switches between LRU and LFU.
+//! Reset of the keys' usage data when `maxmemory-policy` switches between LRU and LFU.
 //!
 //! The two bytes of each key change their meaning, so all of them are reset to the value of a new key: an LRU time read
-//! as an LFU counter would evict keys by the time of day. Converting is not worth it: commands write the new kind
-//! during the walk, and the walk cannot tell which kind it reads.
+//! as an LFU counter would evict keys by the time of day. Converting the values is not possible during the walk:
+//! commands already write the new kind, and the walk cannot tell which kind it reads.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -12,11 +12,11 @@ use slot_routing::{SLOT_COUNT, Slot};
 
 use super::Engine;
 
-/// The kind of usage data that keys currently have.
+/// The kind of usage data that the two bytes of each key contain at present.
 #[derive(Debug)]
 pub(crate) struct UsageKind {
     is_counter: AtomicBool,
-    /// Slots from this one on may still hold data of the other kind.
+    /// Slots from this index on may still contain usage data of the previous kind.
     reset_below: AtomicUsize,
 }
 

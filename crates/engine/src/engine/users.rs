@@ -31,7 +31,7 @@ impl Engine {
         self.acl_log.lock().add(now, AclDenial { reason, context, object, username, client });
     }
 
-    /// Authenticates the session's client; `object` is the entry's object in ACL LOG.
+    /// Authenticates the session's client; `object` names what was attempted if the failure is recorded in ACL LOG.
     ///
     /// # Errors
     /// The user does not exist or is disabled, or the password is wrong.
@@ -55,8 +55,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Authenticates by client certificate: the first of its names that is an enabled user. Otherwise the last name is
-    /// recorded in ACL LOG.
+    /// Authenticates by client certificate, as the first of its names that is an enabled user. If none is, the last
+    /// name is recorded in ACL LOG.
     pub fn log_in_by_certificate(&self, session: &mut Session, now: Millis, names: &[String]) {
         let user = {
             let users = self.users.read();
@@ -79,7 +79,7 @@ impl Engine {
         session.become_default_user(user);
     }
 
-    /// Returns whether new clients are authenticated without a password.
+    /// Returns whether the default user needs no password, so that new clients are authenticated when they connect.
     #[must_use]
     pub fn is_default_user_open(&self) -> bool {
         self.users.read().default_user().is_open()
@@ -114,8 +114,9 @@ impl Engine {
         changed
     }
 
-    /// Closes the connections of deleted users and of subscribers that lost access to their channels. `own` is closed
-    /// after its reply. Returns the other clients, which may still be running commands ([`Engine::await_revoked`]).
+    /// Closes the connections of deleted users and of subscribers that lost access to their channels. The client of
+    /// `own` is closed only after its reply. Returns the other clients, which may still be running commands
+    /// ([`Engine::await_revoked`]).
     #[must_use]
     pub fn close_unauthorized_clients(&self, own: Option<&mut Session>) -> Vec<Arc<Client>> {
         let users = self.users.read();

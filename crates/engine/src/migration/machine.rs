@@ -7,10 +7,11 @@
 //! | read | a key has arrived | release it here, unless COPY is set |
 //! | release | deleted or changed | next reply; changed keys are captured again after the last one |
 //!
-//! A key that is written continuously would be sent forever: after [`MAX_RESEND_ROUNDS`] rounds, writes to the slots of
-//! the remaining keys are paused until the end. A key that was deleted meanwhile is deleted on the target. If the
-//! target does not know a value's format, the value is sent again in Valkey's format. A reused connection may have been
-//! closed by the target: if no reply has come over it, nothing was executed, and a new connection is made.
+//! A key that is written continuously would be sent forever. After [`MAX_RESEND_ROUNDS`] rounds, writes to the slots of
+//! the remaining keys are therefore paused until the end. A key that was deleted meanwhile is deleted on the target. If
+//! the target does not know a value's format, the value is sent again in Valkey's format. The target may have closed a
+//! cached connection: if no reply has come over a reused connection, nothing was executed, and a new connection is
+//! made.
 //!
 //! The driver does one thing at a time: each step has exactly one result, and the last step is the reply.
 //!
@@ -30,25 +31,25 @@ use crate::error::CommandError;
 
 /// Number of rounds in which changed keys are sent again before writes are paused.
 const MAX_RESEND_ROUNDS: u32 = 3;
-/// The reply of a target that does not know the value's format.
+/// Error reply of a target that does not know the value's format.
 const BAD_FORMAT_REPLY: &str = "ERR Bad data format";
 
 /// Why MIGRATE failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MigrateError {
-    /// No connection to the target within the timeout.
+    /// The target could not be reached within the timeout.
     #[error("IOERR error or timeout connecting to the client")]
     Connecting,
-    /// The connection broke while sending, or was refused.
+    /// The connection broke while sending, or the target refused it.
     #[error("IOERR error or timeout writing to target instance")]
     Writing,
-    /// No reply from the target.
+    /// The target did not reply in time, or its reply was malformed.
     #[error("IOERR error or timeout reading from target instance")]
     Reading,
     /// The target replied with this error.
     #[error("ERR Target instance replied with error: {0}")]
     Refused(String),
-    /// The keys are not served by this node.
+    /// This node does not serve the keys.
     #[error("{0}")]
     NotServed(CommandError),
 }
@@ -58,32 +59,32 @@ pub enum MigrateError {
 pub enum MigrateStep {
     /// Pause writes to the given slots until the end, then capture the keys in the given formats.
     Capture {
-        /// Slots to pause; may include already paused ones.
+        /// Slots whose writes are paused first; may include slots that are paused already.
         hold: Vec<Slot>,
         /// Indexes in [`MigrateArgs::keys`] with the payload format.
         keys: Vec<(usize, Dialect)>,
     },
     /// Connect to the target, or reuse a cached connection.
     Connect {
-        /// Whether a cached connection must not be used.
+        /// Whether a new connection is required, so that a cached one must not be used.
         reconnects: bool,
     },
-    /// Send these bytes.
+    /// Send these bytes to the target.
     Send(Vec<u8>),
-    /// Read the next reply.
+    /// Read the next reply from the target.
     Read,
     /// Delete this key if it still has the captured value.
     Release {
         /// Index in [`MigrateArgs::keys`].
         key: usize,
-        /// The value that the target has.
+        /// The value that the target has confirmed.
         captured: CapturedKey,
     },
     /// Wait until no pause is active.
     AwaitUnpause,
     /// Reply to the client with `NOKEY`, `OK` or an error, and end all slot pauses.
     Reply {
-        /// The reply.
+        /// The reply text, or the error that is converted to one.
         result: Result<&'static str, MigrateError>,
         /// Whether the connection may be cached for reuse.
         keep_link: bool,
@@ -93,22 +94,22 @@ pub enum MigrateStep {
 /// The result of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MigrateStepResult {
-    /// The captured keys in the order of the step; `None` for missing ones.
+    /// The captured keys in the order of the step; `None` for keys that do not exist.
     Captured(Vec<Option<CapturedKey>>),
-    /// Connected to the target.
+    /// A connection to the target is ready.
     Connected {
         /// Whether a cached connection was reused.
         is_reused: bool,
         /// Whether the target is this server itself: its keys must not be deleted after restoring them.
         to_self: bool,
     },
-    /// Connecting failed.
+    /// No connection could be made.
     ConnectFailed(MigrateError),
     /// All bytes were sent.
     Sent,
     /// The connection broke while sending.
     SendFailed,
-    /// The next reply.
+    /// The target sent this reply.
     Replied(Value),
     /// The connection broke or sent malformed data.
     ReadFailed,
@@ -116,25 +117,23 @@ pub enum MigrateStepResult {
     Released(Result<ReleaseResult, CommandError>),
     /// No pause is active any more.
     Unpaused,
-    /// The step did not complete before [`Migration::deadline`].
+    /// The step did not complete before [`Migration::deadline`], so MIGRATE fails.
     Deadline,
 }
 
-/// A key in transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct KeyTransfer {
     key: usize,
     dialect: Dialect,
-    /// `None` if the key was deleted here after it was restored on the target.
+    /// The value sent to the target; `None` if the key was deleted here after it was restored on the target.
     captured: Option<CapturedKey>,
 }
 
-/// The connection to the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TargetLink {
     None,
     Connected {
-        /// Whether the connection came from the cache and has not replied since its reuse.
+        /// Whether the connection was cached and the target has not replied over it since.
         untried: bool,
     },
 }
@@ -153,15 +152,16 @@ pub struct Migration {
     next_reply: usize,
     /// Whether the next reply is that of ASKING before a DEL.
     expects_asking_reply: bool,
-    /// Keys to send again.
+    /// Keys of the running round that must be sent again in the next round.
     resend: Vec<KeyTransfer>,
     failure: Option<MigrateError>,
-    /// The error if the deadline passes in the current step.
+    /// The error to reply if the deadline passes during the current step.
     timeout_error: MigrateError,
 }
 
 impl Migration {
-    /// Starts a migration. In cluster mode (`asking`) the target is importing the slot and does not own it yet.
+    /// Starts a migration and returns its first step. In cluster mode (`asking`) the target is importing the slot and
+    /// does not own it yet.
     #[must_use]
     pub fn new(now: Instant, order: MigrateArgs, asking: bool) -> (Self, MigrateStep) {
         let parcel = |key| KeyTransfer { key, dialect: Dialect::Redis, captured: None };
@@ -182,13 +182,13 @@ impl Migration {
         (migration, first)
     }
 
-    /// Returns when the current step times out.
+    /// Returns when the current step, and with it the migration, times out.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Processes the result of the last step and returns the next one. `wall` is the wall clock, on which keys expire.
+    /// Processes the result of the last step and returns the next step. `wall` is the wall clock, by which keys expire.
     ///
     /// # Panics
     ///
@@ -211,7 +211,7 @@ impl Migration {
             MigrateStepResult::ReadFailed => self.on_connection_lost(MigrateError::Reading),
             MigrateStepResult::Released(outcome) => self.on_released(outcome),
             MigrateStepResult::Unpaused => self.release(),
-            // A timeout does not mean failure: the target may still execute what was sent.
+            // A timeout does not mean that nothing happened: the target may still execute what was sent.
             MigrateStepResult::Deadline => reply(Err(self.timeout_error.clone())),
         }
     }

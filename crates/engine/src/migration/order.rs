@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use resp::Args;
 
-/// Used for a timeout that is not positive, as in Redis.
+/// Timeout used in place of one that is not positive, as in Redis.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 const SYNTAX: &str = "ERR syntax error";
@@ -15,11 +15,11 @@ const SYNTAX: &str = "ERR syntax error";
 pub struct Destination {
     /// The server's host name or address.
     pub host: String,
-    /// The server's port.
+    /// The server's port, as given by the client.
     pub port: String,
     /// The database number.
     pub db: i64,
-    /// The arguments after AUTH or AUTH2, if any.
+    /// The arguments after AUTH or AUTH2; empty without authentication.
     pub auth: Vec<Vec<u8>>,
 }
 
@@ -27,11 +27,11 @@ pub struct Destination {
 /// [KEYS key ...]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigrateArgs {
-    /// The target.
+    /// The server and database to which the keys are moved.
     pub destination: Destination,
     /// The keys to move.
     pub keys: Vec<Vec<u8>>,
-    /// Total timeout.
+    /// Time limit for the whole migration.
     pub timeout: Duration,
     /// Whether the keys are kept here (COPY).
     pub copy: bool,
@@ -45,13 +45,13 @@ enum MigrateOption {
     Replace,
     /// The arguments of AUTH or AUTH2.
     Auth(Range<usize>),
-    /// All remaining arguments.
+    /// KEYS, followed by key names in all remaining arguments.
     Keys(Range<usize>),
     Unknown,
 }
 
-/// Parses the option at `index` and returns the index of the next one. Shared by [`MigrateArgs::parse`] and
-/// [`migrate_key_positions`].
+/// Parses the option at `index` and returns the option and the index of the next one. [`MigrateArgs::parse`] and
+/// [`migrate_key_positions`] share this parser.
 fn parse_option(args: Args<'_>, index: usize) -> (MigrateOption, usize) {
     let word = args.get(index).unwrap_or_default();
     let is = |name: &[u8], more: usize| word.eq_ignore_ascii_case(name) && index + more < args.len();
@@ -66,8 +66,8 @@ fn parse_option(args: Args<'_>, index: usize) -> (MigrateOption, usize) {
     }
 }
 
-/// Returns the positions of the keys: those after KEYS, or the third argument. Empty if both are given, which is
-/// refused.
+/// Returns the positions of the keys: those after KEYS, or the third argument. The range is empty if both are given,
+/// since the handler refuses such a command.
 #[must_use]
 pub fn migrate_key_positions(args: Args<'_>) -> Range<usize> {
     let mut index = 6;
@@ -84,7 +84,7 @@ pub fn migrate_key_positions(args: Args<'_>) -> Range<usize> {
 }
 
 impl MigrateArgs {
-    /// Parses the arguments, whose arity was checked.
+    /// Parses the arguments; the caller has checked the arity.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ mod tests {
             ("k 0 x", Err(NOT_INTEGER)),
         ];
         for (line, expected) in table {
-            // A dash stands for an empty argument.
+            // In the test tables a dash stands for an empty argument.
             let words = ["migrate", "h", "1"].into_iter().chain(line.split(' '));
             let request: Request = words.map(|word| if word == "-" { "" } else { word }.as_bytes()).collect();
             assert_eq!(MigrateArgs::parse(request.args()), expected, "{line}");

@@ -1,4 +1,4 @@
-//! How a client is answered: protocol version, reply suppression, pushed messages, and the modes that it announced.
+//! How the server replies to a client: protocol version, reply suppression, push messages, and announced modes.
 
 use std::sync::atomic::Ordering;
 
@@ -10,21 +10,21 @@ use crate::clients::ClientFlags;
 /// Which replies are suppressed (CLIENT REPLY).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReplySuppression {
-    /// None; replies are sent.
+    /// No reply is suppressed.
     #[default]
     None,
-    /// The reply of the next command.
+    /// The reply of the next command is suppressed.
     Next,
-    /// The reply of the running command.
+    /// The reply of the running command is suppressed.
     Current,
-    /// All replies.
+    /// All replies are suppressed.
     All,
 }
 
 /// What is pushed to the client besides replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Pushes {
-    /// Nothing.
+    /// Only replies are sent.
     #[default]
     None,
     /// Messages of subscriptions, invalidations by prefix, or MONITOR's lines.
@@ -50,10 +50,10 @@ impl Pushes {
     }
 }
 
-/// How the client is answered.
+/// How the server replies to the client.
 #[derive(Debug, Default)]
 pub(super) struct ProtocolSettings {
-    /// The negotiated version.
+    /// The protocol version negotiated by HELLO.
     pub(super) version: Protocol,
     pub(super) suppression: ReplySuppression,
     pub(super) pushes: Pushes,
@@ -84,7 +84,8 @@ impl Session {
         self.protocol.version = protocol;
     }
 
-    /// Returns which replies are suppressed. The engine drops its own; the shell must do the same.
+    /// Returns which replies are suppressed. The engine drops replies that it writes; other writers of replies must do
+    /// the same.
     #[must_use]
     #[inline]
     pub fn reply_suppression(&self) -> ReplySuppression {
@@ -96,14 +97,14 @@ impl Session {
         self.protocol.suppression = suppression;
     }
 
-    /// Starts a command: if its reply is to be suppressed, that applies now.
+    /// Starts a command: turns a suppression of the next reply into one of the running command's reply.
     pub fn begin_suppression(&mut self) {
         if self.protocol.suppression == ReplySuppression::Next {
             self.protocol.suppression = ReplySuppression::Current;
         }
     }
 
-    /// Ends a command whose reply alone was suppressed.
+    /// Ends a command: if only its own reply was suppressed, later replies are sent again.
     pub fn end_suppression(&mut self) {
         if self.protocol.suppression == ReplySuppression::Current {
             self.protocol.suppression = ReplySuppression::None;
@@ -132,7 +133,7 @@ impl Session {
         self.protocol.knows_redirect
     }
 
-    /// Sets the REDIRECT capability of CLIENT CAPA.
+    /// Sets whether the client follows redirections to the master (CLIENT CAPA REDIRECT).
     pub fn set_knows_redirect(&mut self, knows: bool) {
         self.protocol.knows_redirect = knows;
         self.client().knows_redirect.store(knows, Ordering::Relaxed);
@@ -144,7 +145,7 @@ impl Session {
         self.protocol.imports
     }
 
-    /// Sets CLIENT IMPORT-SOURCE.
+    /// Sets whether the client imports data and sees expired keys (CLIENT IMPORT-SOURCE).
     pub fn set_imports(&mut self, on: bool) {
         self.protocol.imports = on;
         self.client().set_flag(ClientFlags::IMPORT_SOURCE, on);

@@ -1,4 +1,4 @@
-//! What a session's user may do, cached until users change.
+//! What a session's user may do, cached until the ACL users change.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use acl::User;
 
 use super::Session;
 
-/// How far the client has authenticated.
+/// Authentication state of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Login {
-    /// Not at all: only commands such as AUTH may run.
+    /// The client has not authenticated: only commands such as AUTH may run.
     Missing,
-    /// As a user whose permissions are checked for each command.
+    /// The client is authenticated as a user whose permissions are checked for each command.
     Restricted,
-    /// As a user with all permissions.
+    /// The client is authenticated as a user with all permissions.
     Unrestricted,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Rights {
     login: Login,
     /// The user with its rules; unset until the first command.
     user: Option<Arc<User>>,
-    /// Version of the users that the rules belong to ([`crate::Engine::users_version`]).
+    /// Version of the users from which the rules were loaded ([`crate::Engine::users_version`]).
     users_version: u64,
 }
 
@@ -81,13 +81,14 @@ impl Session {
         }
     }
 
-    /// Gives a stream from another node all permissions, as of this version of the users.
+    /// Gives a stream from another node all permissions, and marks them as loaded at this version of the users.
     pub(crate) fn permit_all(&mut self, users_version: u64) {
         self.rights.login = Login::Unrestricted;
         self.rights.users_version = users_version;
     }
 
-    /// Replaces the rules of the user, which is `None` if it was deleted. `opens`: authentication is disabled.
+    /// Replaces the user's rules; `None` means that the user was deleted. `opens` means that authentication is
+    /// disabled.
     pub(crate) fn replace_rules(&mut self, user: Option<Arc<User>>, opens: bool, users_version: u64) {
         self.rights.login = match &user {
             _ if !self.is_authenticated() && !opens => Login::Missing,

@@ -5,12 +5,12 @@ use super::Session;
 /// Where the slow commands of a session run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BackgroundMode {
-    /// On the same worker as all others.
+    /// Slow commands run on the connection's own worker, because there is no background worker.
     #[default]
     Unavailable,
-    /// On a background worker: [`crate::DispatchStatus::SlowCommand`] moves the connection.
+    /// Slow commands move the connection to a background worker ([`crate::DispatchStatus::SlowCommand`]).
     Offloadable,
-    /// Here: the connection is on a background worker.
+    /// The connection is on a background worker, where slow commands run in place.
     OnBackgroundWorker,
     /// The connection is on the background worker reserved for waiting for locked slots.
     OnWaitWorker,
@@ -30,7 +30,7 @@ impl BackgroundMode {
 #[derive(Debug)]
 pub(super) struct Scheduling {
     background: BackgroundMode,
-    /// On the worker's clock.
+    /// End of the session's time slice, in nanoseconds of the worker's clock.
     time_slice_end: u64,
 }
 
@@ -60,7 +60,7 @@ impl Session {
         self.scheduling.time_slice_end
     }
 
-    /// Sets the end of the time slice.
+    /// Sets the end of the time slice, in nanoseconds of the worker's clock.
     #[inline]
     pub fn set_time_slice_end(&mut self, end: u64) {
         self.scheduling.time_slice_end = end;

@@ -1,4 +1,4 @@
-//! The command that a client is in the middle of.
+//! The unfinished command or transaction of a client.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,25 +10,26 @@ use crate::clients::ClientFlags;
 use crate::transaction::{DeferredExec, MAX_QUEUED_BYTES, Transaction};
 use crate::waiting::Waiter;
 
-/// The command that the client is in the middle of. At most one: a queued command does not block, a blocked client runs
-/// no other command, and an EXEC has ended its transaction before it waits.
+/// The unfinished command or transaction of a client. There is at most one: a queued command does not block, a blocked
+/// client runs no other command, and an EXEC has ended its transaction before it waits.
 #[derive(Debug, Default)]
 pub(super) enum SessionState {
-    /// None.
+    /// No command is unfinished.
     #[default]
     Normal,
-    /// Commands are queued between MULTI and EXEC.
+    /// The client is in a transaction: commands are queued between MULTI and EXEC.
     Multi(Box<Transaction>),
-    /// A command waits for keys, between [`crate::DispatchStatus::Blocked`] and [`crate::Dispatcher::end_wait`].
+    /// A command waits for keys, from [`crate::DispatchStatus::Blocked`] until [`crate::Dispatcher::end_wait`].
     Blocked(Arc<Waiter>),
-    /// The wait has ended without a reply: the command runs again ([`crate::Dispatcher::retry`]) before any other.
+    /// The wait has ended without a reply. The command runs again ([`crate::Dispatcher::retry`]) before any other
+    /// command.
     RunsAgain(Arc<Waiter>),
-    /// An EXEC waits for those of its commands that the connection runs.
+    /// An EXEC waits for queued commands that the connection must run.
     ExecSuspended(Box<DeferredExec>),
 }
 
 impl Session {
-    /// Takes the state's content if `pick` accepts it; the state is normal then.
+    /// Takes the state's content if `pick` accepts the state, which becomes `Normal` then.
     fn take_state<T>(&mut self, pick: impl FnOnce(SessionState) -> Result<T, SessionState>) -> Option<T> {
         match pick(std::mem::take(&mut self.state)) {
             Ok(taken) => Some(taken),
@@ -92,7 +93,7 @@ impl Session {
         })
     }
 
-    /// Puts the queued commands back: EXEC has not run and will start again.
+    /// Puts the queued commands back, because EXEC has not run and will start again.
     pub(crate) fn restore_transaction(&mut self, transaction: Box<Transaction>) {
         self.state = SessionState::Multi(transaction);
     }
@@ -109,7 +110,6 @@ impl Session {
         self.state = SessionState::ExecSuspended(exec);
     }
 
-    /// Takes the suspended EXEC.
     pub(crate) fn take_suspended_exec(&mut self) -> Option<Box<DeferredExec>> {
         self.take_state(|state| match state {
             SessionState::ExecSuspended(exec) => Ok(exec),
@@ -117,7 +117,6 @@ impl Session {
         })
     }
 
-    /// Blocks the client.
     pub(crate) fn block_on(&mut self, waiter: Arc<Waiter>) {
         self.state = SessionState::Blocked(waiter);
     }
@@ -143,7 +142,7 @@ impl Session {
         })
     }
 
-    /// Makes the command of an ended wait run again before any other.
+    /// Makes the command of an ended wait run again before any other command.
     pub(crate) fn begin_again(&mut self, waiter: Arc<Waiter>) {
         self.state = SessionState::RunsAgain(waiter);
     }
@@ -161,7 +160,7 @@ impl Session {
         }
     }
 
-    /// Records that the command that ran again is done or blocked once more.
+    /// Records that the command that ran again is complete, or is blocked again.
     pub(crate) fn end_again(&mut self) {
         if let SessionState::RunsAgain(_) = &self.state {
             self.state = SessionState::Normal;

@@ -6,7 +6,7 @@ fn session() -> Session {
     Session::new(1, CommandOrigin::Client, true)
 }
 
-/// Blocks a client on key `k`.
+/// Creates a waiter that blocks the session's client on key `k`.
 fn blocked(session: &Session, until: Option<Millis>) -> Arc<Waiter> {
     let call = BlockedCommand {
         command: 0,

@@ -1,7 +1,7 @@
 //! Applies the configuration to the settings that commands read, at startup and after CONFIG SET.
 //!
-//! A parameter that nearly every command needs is a field of [`Settings`], so that reading it costs one load; the rest
-//! is passed on to its component ([`crate::Engine::configure`]).
+//! A parameter that nearly every command needs is a field of [`Settings`], so that reading it costs one load.
+//! [`crate::Engine::configure`] passes the other parameters on to their components.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Tests of commands run without a configuration and should see the default values.
+    /// Tests of commands run without a configuration, so the initial settings must equal the default values.
     #[test]
     fn initial_settings_match_configuration_defaults() {
         let settings = Settings::default();

@@ -18,10 +18,10 @@ use crate::overflow::OverflowValue;
 use crate::page;
 use crate::pages::{self, EntryKeys, Pages};
 
-/// Pages examined by one search for a page to compact.
+/// Number of pages examined by one search for a page to compact.
 const MAX_EXAMINED_PAGES: usize = 32;
 
-/// Page size for `len` used bytes: sixteen size classes per power of two.
+/// Returns the page size for `len` used bytes: sixteen size classes per power of two.
 fn page_size(len: usize) -> usize {
     pages::round_up_len(len)
         .next_multiple_of(Block::MIN_BLOCK_BYTES.max(len.next_power_of_two() / 16))
@@ -29,7 +29,7 @@ fn page_size(len: usize) -> usize {
 }
 
 impl<V: OverflowValue> Entries<V> {
-    /// The page and offset for a new entry of `need` bytes.
+    /// Returns the page and offset for a new entry of `need` bytes.
     pub(super) fn allocate_space(&mut self, need: usize) -> (usize, usize) {
         if let Some(at) = self.offset_if_fits(self.open_page as usize, need) {
             return (self.open_page as usize, at);
@@ -61,7 +61,7 @@ impl<V: OverflowValue> Entries<V> {
         (page::free_len(page) >= need && self.pinned_bits(number) == 0).then(|| page::entries_end(page))
     }
 
-    /// Maximum page length for a store that grows by `need` bytes.
+    /// Returns the maximum page length for a store that grows by `need` bytes.
     fn max_page_len(&self, need: usize) -> usize {
         let live = (self.live_bytes() + self.with_expected(need)) as u64;
         Block::MAX_BLOCK_BYTES.min((V::PAGE_LEN_FACTOR * live).isqrt() as usize)
@@ -102,14 +102,14 @@ impl<V: OverflowValue> Entries<V> {
         number
     }
 
-    /// Page numbers after `number`, wrapping around and ending with it; only a few of them.
+    /// Returns the page numbers after `number`, wrapping around and ending with it; only a few of them.
     fn pages_after(&self, number: usize) -> impl Iterator<Item = usize> + use<V> {
         let count = self.pages.count();
         let start = if number < count { number + 1 } else { 0 };
         (0..count.min(MAX_EXAMINED_PAGES)).map(move |step| (start + step) % count)
     }
 
-    /// The page with the most dead bytes among the next few after the open one, if it has enough to be worth
+    /// Returns the page with the most dead bytes among the next few after the open one, if it has enough to be worth
     /// compacting.
     fn page_to_compact(&self, need: usize) -> Option<usize> {
         let open = self.open_page as usize;
@@ -122,7 +122,6 @@ impl<V: OverflowValue> Entries<V> {
         (dead >= page.len() / 8 && dead + page::free_len(page) >= need).then_some(number)
     }
 
-    /// Compacts a page.
     fn compact_page(&mut self, number: usize) {
         debug_assert_eq!(self.pinned_bits(number), 0);
         let mut places = self.secondary_positions(number);
@@ -178,14 +177,14 @@ impl<V: OverflowValue> Entries<V> {
         self.free_page(from);
     }
 
-    /// The ordered references to the entries of a page. None of these entries may be kept for a snapshot.
+    /// Returns the ordered references to the entries of a page. None of these entries may be kept for a snapshot.
     fn secondary_positions(&self, number: usize) -> <V::SecondaryOrder as SecondaryOrder<V>>::Positions {
         let entries = page::entries(self.pages.page(number), page::HEADER_LEN);
         self.secondary_order
             .positions_of(entries.map(|(at, _)| pages::reference(number, at)), &self.entry_keys())
     }
 
-    /// The key hash of an entry in a page that is detached from the page list.
+    /// Returns the key hash of an entry in a page that is detached from the page list.
     fn hash_in_detached_page(&self, header: Header, page: &[u8], at: usize) -> u64 {
         let nothing = Pages::default();
         let names = EntryKeys { pages: &nothing, store: self.extras.as_ref().map(|extras| &extras.store) };
@@ -229,12 +228,12 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Whether enough bytes are dead to justify a pass over the store.
+    /// Returns whether enough bytes are dead to justify a pass over the store.
     pub(crate) fn needs_compaction(&self) -> bool {
         self.dead_half_bytes > self.live_half_bytes / 8 + 64
     }
 
-    /// Moves one chunk of the pages and index lines to lower addresses of the pool, if there is room. Returns
+    /// Moves one chunk of the pages and index lines to lower addresses of the pool, if the pool has room there. Returns
     /// whether more chunks follow.
     pub(crate) fn move_lower(&mut self, part: usize) -> bool {
         self.pages.move_lower(part) | self.index.move_lower(part)

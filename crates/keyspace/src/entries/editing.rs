@@ -82,8 +82,8 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Resizes a flat value to `len` bytes, zero-filling new bytes, and returns it for editing. The expiry is
-    /// kept.
+    /// Resizes a value stored as bytes to `len` bytes, zero-filling new bytes, and returns it for editing. The expiry
+    /// is kept.
     pub(crate) fn edit(
         &mut self,
         place: EntryRef,
@@ -126,8 +126,7 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// The bytes of a flat value, for editing in place. The caller must have copied the entry if a snapshot
-    /// needs it.
+    /// Returns the bytes of a value for editing in place. The caller must have copied the entry if a snapshot needs it.
     pub(crate) fn flat_value_mut(&mut self, place: EntryRef) -> &mut [u8] {
         let (header, page, at) = self.pages.entry(place.0);
         match header.record_number(page, at) {
@@ -181,7 +180,7 @@ impl<V: OverflowValue> Entries<V> {
 pub(crate) struct Splice<'a> {
     pub(crate) range: Range<usize>,
     pub(crate) replacement: &'a [u8],
-    /// Element count after the replacement.
+    /// Number of elements after the replacement.
     pub(crate) count: usize,
     pub(crate) code: TypeCode,
 }

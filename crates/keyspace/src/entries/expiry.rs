@@ -22,10 +22,10 @@ use crate::page;
 use crate::pages;
 
 const TREE_FANOUT: usize = 64;
-/// Stores with at least this many pages keep a tree.
+/// Number of pages from which a store keeps a tree.
 const MIN_TREE_PAGES: usize = 64;
 
-/// Minima of page expiry times. Each level holds minima over the level below.
+/// Minima of page expiry times; each level holds minima over several elements of the level below.
 #[derive(Debug, Default)]
 pub(super) struct PageExpiryTree {
     levels: Vec<Vec<Millis>>,
@@ -44,7 +44,7 @@ impl PageExpiryTree {
             }
             times[index] = time;
             if times.len() <= TREE_FANOUT {
-                // This level is the root. Levels above it belong to a time when the store was larger.
+                // This level is the root. Higher levels remain from when the store was larger.
                 self.levels.truncate(level + 1);
                 return;
             }
@@ -150,7 +150,7 @@ impl<V: OverflowValue> Entries<V> {
         None
     }
 
-    /// Lower bound of the next expiry of an entry or of an element inside a value.
+    /// Returns a lower bound of the next expiry of an entry or of an element inside a value.
     #[inline]
     pub(crate) fn next_due(&self) -> Option<Millis> {
         if self.volatile == 0 && self.extras.is_none() {
@@ -161,13 +161,13 @@ impl<V: OverflowValue> Entries<V> {
         parts.into_iter().chain(entries).min()
     }
 
-    /// Lower bound of the next entry expiry, ignoring elements of values. `page::NO_EXPIRY` if no entry expires.
+    /// Returns a lower bound of the next entry expiry, ignoring elements of values. `page::NO_EXPIRY` if no entry
+    /// expires.
     #[inline(always)]
     pub(crate) fn next_entry_due(&self) -> Millis {
         if self.volatile > 0 { self.next_due } else { page::NO_EXPIRY }
     }
 
-    /// Whether any value may have expiring elements.
     #[inline(always)]
     pub(crate) fn may_have_element_expiry(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.element_expiry.is_some())
@@ -186,14 +186,13 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Whether this key's value is recorded as having expiring elements.
+    /// Returns whether this key's value is recorded as having expiring elements.
     #[inline]
     pub(crate) fn has_element_expiry(&self, key: &[u8]) -> bool {
         let parts = self.extras.as_ref().and_then(|extras| extras.element_expiry.as_ref());
         parts.is_some_and(|parts| parts.by_key.contains_key(key))
     }
 
-    /// Number of keys whose values have expiring elements.
     #[inline]
     pub(crate) fn element_expiry_len(&self) -> usize {
         let parts = self.extras.as_ref().and_then(|extras| extras.element_expiry.as_ref());
@@ -205,7 +204,6 @@ impl<V: OverflowValue> Entries<V> {
         self.extras.as_mut()?.element_expiry.as_mut()?.pop(now)
     }
 
-    /// Number of expired entries.
     pub(crate) fn count_expired(&self, now: Millis) -> usize {
         if self.volatile == 0 || self.next_due > now {
             return 0;
@@ -219,7 +217,7 @@ impl<V: OverflowValue> Entries<V> {
         due.sum()
     }
 
-    /// The page with the lowest expiry bound, and that bound.
+    /// Returns the page with the lowest expiry bound, and that bound.
     pub(super) fn earliest_page(&self) -> (usize, Millis) {
         if let Some(tree) = self.extras.as_ref().and_then(|extras| extras.page_expiries.as_ref()) {
             return tree.first();

@@ -76,7 +76,6 @@ impl<V: OverflowValue> Entries<V> {
         Some((found, Usage(header.usage(page, at))))
     }
 
-    /// The entry's code and value.
     #[inline(always)]
     pub(crate) fn value(&self, place: EntryRef) -> (TypeCode, StoredValue<'_, V>) {
         let (header, page, at) = self.pages.entry(place.0);
@@ -96,7 +95,7 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Key, flat value and expiry of the entry.
+    /// Returns the key, flat value and expiry of the entry.
     #[inline]
     pub(crate) fn flat_entry(&self, place: EntryRef) -> (&[u8], &[u8], Option<Millis>) {
         let (header, page, at) = self.pages.entry(place.0);
@@ -104,20 +103,19 @@ impl<V: OverflowValue> Entries<V> {
         (names.name_of(header, page, at), names.overflow_value(header, page, at), header.expiry(page, at))
     }
 
-    /// Expiry time of the entry.
     #[inline]
     pub(crate) fn expiry(&self, place: EntryRef) -> Option<Millis> {
         let (header, page, at) = self.pages.entry(place.0);
         header.expiry(page, at)
     }
 
-    /// All attributes of the entry besides key and value.
+    /// Returns all attributes of the entry besides key and value.
     pub(crate) fn attributes(&self, place: EntryRef) -> Attributes {
         let (header, page, at) = self.pages.entry(place.0);
         header.attributes(page, at)
     }
 
-    /// The entry's code, which identifies its type.
+    /// Returns the entry's code, which identifies its type.
     #[inline]
     pub(crate) fn type_code(&self, place: EntryRef) -> TypeCode {
         self.pages.entry(place.0).0.type_code()
@@ -225,7 +223,7 @@ impl<V: OverflowValue> Entries<V> {
         self.pages.prefetch(place.0);
     }
 
-    /// The overflow value that a key with this hash most likely has. Only a hint: the key is not compared.
+    /// Returns the overflow value that a key with this hash most likely has. Only a hint: the key is not compared.
     #[inline]
     pub(crate) fn probable_overflow(&self, hash: u64) -> Option<OverflowShape<'_>> {
         let store = &self.extras.as_ref()?.store;

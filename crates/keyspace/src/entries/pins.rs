@@ -1,20 +1,20 @@
 //! Pins: how snapshots keep the entries of a store unchanged.
 //!
-//! A pin covers the pages from `walked` to `mark`, which is the page count at the cut; later entries go to
-//! new pages. In pinned pages no entry is edited or moved. An entry removed from the index stays, and its
-//! state records the pins that need it. So walking the pinned pages visits exactly the state at the cut: live
-//! entries were live then, because nothing was added, and removed entries are still there. When the walk
-//! passes a page, the entries kept for it die and the page becomes an ordinary one.
+//! The moment that a snapshot captures is called its cut, and reading it afterwards a walk. A pin covers the pages from
+//! `walked` to `mark`, which is the page count at the cut; later entries go to new pages. In pinned pages no entry is
+//! edited or moved. An entry removed from the index stays, and its state records the pins that need it. So walking the
+//! pinned pages visits exactly the state at the cut: live entries were live then, because nothing was added, and
+//! removed entries are still there. When the walk passes a page, the entries kept for it die and the page becomes an
+//! ordinary one.
 //!
-//! A large collection has a pin of its own ([`crate::large::Collection`]), taken before its first change
-//! after the cut, when its entry is copied, or at the latest when the walk passes its entry. It then waits in
-//! `pending`, which keeps it alive, until the walk has gone through it too.
+//! A large collection has a pin of its own ([`crate::large::Collection`]), taken before its first change after the cut,
+//! when its entry is copied, or at the latest when the walk passes its entry. The collection then waits in `pending`,
+//! which keeps it alive, until the walk has gone through it too.
 //!
-//! A long string or packed collection outside the pages also waits in `pending` and is copied in chunks. An
-//! edit in the meantime copies it first.
+//! A long string or packed collection outside the pages also waits in `pending` and is copied in chunks. If it is
+//! edited before that, the edit copies it first.
 //!
-//! A walk copies the data that it passes ([`Captured`]); the copies are serialized after the slot is
-//! unlocked.
+//! A walk copies the data that it passes ([`Captured`]); the copies are serialized after the slot is unlocked.
 //!
 //! Up to three snapshots can pin a store at a time, one bit each, and they do not wait for each other.
 
@@ -27,7 +27,7 @@ use crate::overflow::{OverflowShape, OverflowShapeMut, OverflowValue, Record, co
 use crate::page;
 use crate::pages;
 
-/// Bytes of a long value that are copied under one lock.
+/// Number of bytes of a long value that are copied under one lock.
 const LONG_VALUE_CHUNK: usize = 64 << 10;
 
 /// The range of pages that one snapshot pins.
@@ -45,13 +45,13 @@ pub(crate) struct Pin {
 }
 
 impl Pin {
-    /// Whether the walk has not started.
+    /// Returns whether the walk has not started.
     pub(crate) fn is_unstarted(&self) -> bool {
         self.walked_pages == 0
     }
 }
 
-/// An overflow value that waits for its walk after its entry was passed.
+/// An overflow value whose entry the walk has passed, and which is walked later.
 #[derive(Debug)]
 pub(super) struct PendingValue {
     snapshot_bit: u32,
@@ -59,18 +59,18 @@ pub(super) struct PendingValue {
     attributes: Attributes,
     key: Box<[u8]>,
     record: u32,
-    /// Bytes of a long value copied so far.
+    /// Number of bytes of a long value copied so far.
     walked_bytes: usize,
 }
 
 impl<V: OverflowValue> Entries<V> {
-    /// Bits of the snapshots that still need this page.
+    /// Returns the bits of the snapshots that still need this page.
     #[inline]
     pub(super) fn pinned_bits(&self, number: usize) -> u32 {
         self.extras.as_ref().map_or(0, |extras| extras.pinned_bits(number))
     }
 
-    /// Lowest page number that new pages may take.
+    /// Returns the lowest page number that new pages may take.
     pub(super) fn first_free_number(&self) -> usize {
         let pins = self.extras.as_ref().map_or(&[][..], |extras| &extras.pins);
         pins.iter().map(|pin| pin.end_page as usize).max().unwrap_or(0)
@@ -92,15 +92,14 @@ impl<V: OverflowValue> Entries<V> {
         mark > 0
     }
 
-    /// The overflow record of an entry if its value is walked in parts. A long string is not: it is copied in
-    /// chunks and visited whole.
+    /// Returns the overflow record of an entry if its value is walked in parts. A long string is not, because it is
+    /// copied in chunks and visited whole.
     fn multipart_record(&self, place: EntryRef) -> Option<u32> {
         let (header, page, at) = self.pages.entry(place.0);
         let record = header.record_number(page, at)?;
         matches!(self.store().record(record).value.shape(), OverflowShape::Collection(_)).then_some(record)
     }
 
-    /// Whether the entry's value is walked in parts.
     pub(crate) fn is_walked_in_parts(&self, place: EntryRef) -> bool {
         self.multipart_record(place).is_some()
     }
@@ -121,7 +120,7 @@ impl<V: OverflowValue> Entries<V> {
         self.pin_pending(vec![pending]);
     }
 
-    /// The next pending value of this snapshot.
+    /// Returns the next pending value of this snapshot.
     pub(crate) fn pinned_value(&self, bit: u32) -> Option<&V> {
         let pending = &self.extras.as_ref()?.pending_values[self.pending_position(bit)?];
         Some(&self.store().record(pending.record).value)
@@ -144,19 +143,19 @@ impl<V: OverflowValue> Entries<V> {
         self.pin_for_bit(bit).is_some() || self.pending_position(bit).is_some()
     }
 
-    /// Whether the walk is in the middle of a page's overflow values.
+    /// Returns whether the walk is in the middle of a page's overflow values.
     pub(crate) fn is_walking_page_values(&self, bit: u32) -> bool {
         self.pending_position(bit).is_some()
     }
 
-    /// Whether any snapshot still needs entries of this store.
+    /// Returns whether any snapshot still needs entries of this store.
     pub(crate) fn is_pinned(&self) -> bool {
         self.extras
             .as_ref()
             .is_some_and(|extras| !extras.pins.is_empty() || !extras.pending_values.is_empty())
     }
 
-    /// Bytes of entries that only snapshots still need.
+    /// Returns the bytes of entries that only snapshots still need.
     pub(crate) fn snapshot_only_bytes(&self) -> usize {
         self.extras.as_ref().map_or(0, |extras| extras.snapshot_only_bytes)
     }
@@ -201,7 +200,6 @@ impl<V: OverflowValue> Entries<V> {
         work(Some(&|at, header| self.overflow_parts(page, at, header)))
     }
 
-    /// The overflow key and value of an entry.
     fn overflow_parts<'a>(&'a self, page: &'a [u8], at: usize, header: Header) -> Option<OverflowParts<'a>> {
         let record = self.store().record(header.record_number(page, at)?);
         let value = match record.value.shape() {
@@ -269,7 +267,7 @@ impl<V: OverflowValue> Entries<V> {
         Some(size)
     }
 
-    /// Removes in order, because the same snapshot may already have started the next value.
+    /// Removes a pending value and keeps the order, because the same snapshot may already have started the next value.
     fn remove_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) {
         let pending = self.extras_mut().pending_values.remove(index);
         dropped.extend(self.extras_mut().store.release(pending.record).map(Record::into_dropped));
@@ -318,7 +316,7 @@ impl<V: OverflowValue> Entries<V> {
         self.extras.as_ref()?.pending_values.iter().position(|pending| pending.snapshot_bit == bit)
     }
 
-    /// Unpins a page that the walk has passed.
+    /// Unpins a page that the snapshot's walk has passed.
     fn unpin_page(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
         let extras = self.extras_mut();
         let index = extras.pins.iter().position(|pin| pin.snapshot_bit == bit).expect("a pin passes pages");
@@ -363,7 +361,7 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// The overflow value of an entry, for editing. Snapshots that need the entry pin the value first.
+    /// Returns the overflow value of an entry, for editing. Snapshots that need the entry pin the value first.
     pub(crate) fn overflow_mut(&mut self, place: EntryRef) -> Option<&mut V> {
         let pinned = self.pinned_bits(pages::split(place.0).0);
         let (header, page, at) = self.pages.entry(place.0);
@@ -374,7 +372,7 @@ impl<V: OverflowValue> Entries<V> {
         Some(&mut self.extras_mut().store.record_mut(number).value)
     }
 
-    /// Kills the entries of a page that only this pin kept.
+    /// Marks the entries of a page dead that were kept only for this pin.
     fn free_kept_entries(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
         if self.extras_mut().snapshot_only_bytes == 0 {
             return;

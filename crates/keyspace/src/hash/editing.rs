@@ -13,7 +13,7 @@ use crate::packed::{self, Shape};
 use crate::table::{RemovedValue, Table};
 
 impl Table {
-    /// The hash at `place`, or `None` if the value has another type.
+    /// Returns the hash at `place`, or `None` if the value has another type.
     #[must_use]
     #[inline]
     pub fn hash(&self, place: EntryRef) -> Option<HashRef<'_>> {
@@ -24,7 +24,7 @@ impl Table {
         self.hash(place).expect("the caller has seen that it is a hash")
     }
 
-    /// The fields of a large hash, for editing. Snapshots that need the entry pin it first.
+    /// Returns the fields of a large hash, for editing. Snapshots that need the entry pin it first.
     pub(super) fn large_hash_mut(&mut self, place: EntryRef) -> Option<&mut LargeFields<HashFields>> {
         if let Large::Hash(fields) = self.entries.overflow_mut(place)? { Some(fields) } else { None }
     }
@@ -64,7 +64,7 @@ impl Table {
         let place = match hash.shape {
             Shape::Packed(_) => {
                 let value: SmallVec<[u8; 512]> = field.value.into();
-                // Unlimited bounds keep the current encoding name: an expiry must not change it.
+                // Pass unlimited bounds to keep the current encoding, because an expiry must not change it.
                 let bounds = ListpackBounds { entries: usize::MAX, value: usize::MAX };
                 self.hash_set(place, key, Field { name, value: &value, expiry }, bounds).0
             }
@@ -82,8 +82,8 @@ impl Table {
         (place, true)
     }
 
-    /// Removes one expired field from any hash, and the hash itself if it was the last field. Puts the hash's
-    /// key into `key` and the field's name into `name`. `None` if nothing has expired.
+    /// Removes one expired field from any hash, and the hash itself if this was its last field. Puts the hash's key
+    /// into `key` and the field's name into `name`. Returns `None` if nothing has expired.
     pub fn remove_expired_field(
         &mut self,
         now: Millis,

@@ -26,7 +26,7 @@ use crate::varint;
 pub(crate) struct FieldRecord<'a> {
     pub(crate) start: usize,
     pub(crate) end: usize,
-    /// Start of the value; it extends to `end`.
+    /// Offset at which the value starts; it extends to `end`.
     pub(crate) value_start: usize,
     pub(crate) field: &'a [u8],
     pub(crate) value: &'a [u8],
@@ -50,19 +50,19 @@ impl<A: Array<Item = u8>> AppendBytes for SmallVec<A> {
     }
 }
 
-/// Records up to this length are assembled on the stack.
+/// Length up to which a record is assembled on the stack.
 const MAX_STACK_RECORD: usize = 96;
 /// Maximum number of bytes of a record before its field name.
 const MAX_HEAD: usize = 2 * varint::MAX + TIME_LEN + WIDE_TIME_LEN;
-/// Precedes a time of eight bytes. No time of six bytes has these bytes, since [`clamp_time`] is symmetric.
+/// Mark before a time of eight bytes. No time of six bytes has these bytes, since [`clamp_time`] is symmetric.
 const WIDE_TIME_MARK: [u8; TIME_LEN] = [0, 0, 0, 0, 0, 0x80];
 
-/// Reads the time at `at`, and moves `at` behind it.
+/// Reads the time at `at`, and advances `at` past it.
 #[inline]
 fn read_expiry(packed: &[u8], at: &mut usize) -> Millis {
     let time = read_time(packed, *at);
     *at += TIME_LEN;
-    // The mark is the only value beyond the limits of six bytes.
+    // Only the mark lies beyond the limits of a six-byte time.
     if clamp_time(time) == time { time } else { read_wide_expiry(packed, at) }
 }
 
@@ -72,7 +72,7 @@ fn read_wide_expiry(packed: &[u8], at: &mut usize) -> Millis {
     read_wide_time(packed, *at - WIDE_TIME_LEN)
 }
 
-/// Writes a time at `at`, and moves `at` behind it.
+/// Writes a time at `at`, and advances `at` past it.
 #[inline]
 fn write_expiry(packed: &mut [u8], at: &mut usize, expiry: Millis) {
     if needs_wide_time(Some(expiry)) {
@@ -102,7 +102,7 @@ pub(crate) fn read_record(packed: &[u8], start: usize) -> FieldRecord<'_> {
     }
 }
 
-/// The fields of a packed hash, including the count prefix.
+/// Returns the fields of a packed hash, including the count prefix.
 #[inline]
 pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = FieldRecord<'_>> + Clone {
     let mut at = COUNT_LEN;
@@ -148,7 +148,7 @@ pub(crate) fn push(out: &mut impl AppendBytes, field: &[u8], value: &[u8], expir
     }
 }
 
-/// Copies short slices with fixed-size moves instead of a `memcpy` call.
+/// Copies a short slice with fixed-size moves instead of a `memcpy` call.
 #[inline]
 fn copy(to: &mut [u8], from: &[u8]) {
     fn copy_ends<const N: usize>(to: &mut [u8], from: &[u8]) {
@@ -166,7 +166,7 @@ fn copy(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// Whether the time of a record can become `new` without moving what follows.
+/// Returns whether the time of a record can become `new` without moving what follows.
 #[inline]
 pub(crate) fn fits_time(old: Option<Millis>, new: Option<Millis>) -> bool {
     old.is_some() == new.is_some() && needs_wide_time(old) == needs_wide_time(new)

@@ -14,7 +14,7 @@ use crate::large::Large;
 use crate::packed::{self, MAX_BYTES, MAX_ELEMENTS, Shape};
 use crate::table::Table;
 
-/// Whether a hash with `count` fields, including this one, exceeds the `listpack` bounds.
+/// Returns whether a hash with `count` fields, including this one, exceeds the `listpack` bounds.
 #[inline]
 fn exceeds_bounds(field: &Field<'_>, count: usize, bounds: ListpackBounds) -> bool {
     field.name.len().max(field.value.len()) > bounds.value || count > bounds.entries
@@ -71,7 +71,6 @@ impl Table {
         (place, replaced)
     }
 
-    /// Sets a field of a large hash.
     fn set_in_large(
         &mut self,
         place: EntryRef,
@@ -212,8 +211,8 @@ struct HashRewrite {
 }
 
 impl HashRewrite {
-    /// Sets a field and returns its previous state if it existed. `None` if the hash would outgrow the packed
-    /// form.
+    /// Sets a field and returns its previous state, if the field existed. Returns `None` if the hash would outgrow the
+    /// packed form.
     fn set(&mut self, field: &Field<'_>) -> Option<Option<ReplacedField>> {
         let found = records::find_record(&self.bytes, field.name);
         let replaced = found.map(|record| ReplacedField { expiry: record.expiry });

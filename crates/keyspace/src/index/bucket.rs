@@ -23,11 +23,10 @@ const REFERENCES_OFFSET: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bucket<'a>(pub(crate) &'a [u8; BUCKET_LEN]);
 
-/// A mutable bucket.
 #[derive(Debug)]
 pub(crate) struct BucketMut<'a>(pub(crate) &'a mut [u8; BUCKET_LEN]);
 
-/// The tag of a hash, never 0.
+/// Returns the tag of a hash, never 0.
 #[inline]
 pub(crate) fn tag(hash: u64) -> u8 {
     (hash as u8).max(1)
@@ -40,7 +39,7 @@ fn cells_with_tag(line: &[u8; BUCKET_LEN], tag: u8) -> u32 {
     u8x16::new(head).simd_eq(u8x16::splat(tag)).to_bitmask() & ((1 << CELLS_PER_BUCKET) - 1)
 }
 
-/// The numbers of the set bits in ascending order.
+/// Returns the numbers of the set bits in ascending order.
 #[inline]
 fn set_bits(mut bits: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -62,7 +61,7 @@ impl<'a> Bucket<'a> {
         u16::from_le_bytes([self.0[OVERFLOW_OFFSET], self.0[OVERFLOW_OFFSET + 1]])
     }
 
-    /// The cells that hold `tag`, with their references.
+    /// Returns the cells that hold `tag`, with their references.
     #[inline]
     pub(crate) fn references_with_tag(self, tag: u8) -> impl Iterator<Item = (usize, u32)> + 'a {
         set_bits(cells_with_tag(self.0, tag)).map(move |cell| (cell, self.reference(cell)))
@@ -72,7 +71,6 @@ impl<'a> Bucket<'a> {
         (0..CELLS_PER_BUCKET).filter(move |&cell| self.0[cell] != 0).map(move |cell| self.reference(cell))
     }
 
-    /// The reference in the cell, if it is taken.
     pub(crate) fn reference_if_taken(self, cell: usize) -> Option<u32> {
         (self.0[cell] != 0).then(|| self.reference(cell))
     }

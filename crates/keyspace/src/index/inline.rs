@@ -5,7 +5,7 @@
 
 use super::bucket::tag;
 
-/// Capacity: takes as many bytes as a segment header.
+/// Maximum number of references, chosen so that they take as many bytes as a segment header.
 pub(super) const CAPACITY: usize = 7;
 
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl InlineIndex {
         &self.references[..self.len()]
     }
 
-    /// The references with the tag of `hash`, and their cells.
+    /// Returns the references with the tag of `hash`, and their cells.
     #[inline]
     fn references_with_tag(&self, hash: u64) -> impl Iterator<Item = (usize, u32)> {
         let tag = tag(hash);

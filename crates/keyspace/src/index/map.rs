@@ -6,11 +6,10 @@
 
 use std::ops::Range;
 
-/// Elements copied to the doubled map per split. The map doubles when nearly every element has its own
-/// segment, so from [`Map::is_nearly_full`] on, four times as many splits remain as are needed to finish the
-/// copy.
+/// Number of elements copied to the doubled map per split. The map doubles when nearly every element has its own
+/// segment, so from [`Map::is_nearly_full`] on, four times as many splits remain as the copy needs.
 const ELEMENTS_PER_SPLIT: usize = 16;
-/// Smaller maps are doubled at once.
+/// Length below which a map is doubled at once.
 const MIN_INCREMENTAL_LEN: usize = 4096;
 
 #[derive(Debug)]
@@ -54,7 +53,6 @@ impl SegmentMap {
         self.segments -= 1;
     }
 
-    /// Number of distinct segments.
     pub(super) fn segments(&self) -> usize {
         self.segments
     }
@@ -73,7 +71,7 @@ impl SegmentMap {
         );
     }
 
-    /// The elements for positions that share `depth` bits with this one.
+    /// Returns the elements for positions that share `depth` bits with this one.
     fn range(&self, position: u64, depth: u8) -> Range<usize> {
         let first = if depth == 0 { 0 } else { (position >> (64 - depth)) as usize };
         let width = 1 << (self.depth - depth);
@@ -86,7 +84,7 @@ impl SegmentMap {
         self.segment_numbers[elements].fill(number);
     }
 
-    /// Heap bytes used.
+    /// Returns the number of heap bytes used.
     pub(super) fn bytes(&self) -> usize {
         (self.segment_numbers.capacity() + self.doubled_map.capacity()) * size_of::<u32>()
     }
@@ -125,7 +123,8 @@ mod tests {
         }
     }
 
-    /// Splits and merges segments at random, up to ten thousand and back to one.
+    /// Splits and merges segments at random, up to ten thousand and back to one. The map must always lead to the
+    /// segment that covers a position.
     #[test]
     fn map_leads_to_covering_segment() {
         let mut map = SegmentMap::new();
@@ -170,7 +169,7 @@ mod tests {
             }
             let count = 1u64 << depth;
             for turn in 0..count {
-                // Visits every segment once, in shuffled order.
+                // Visit every segment once, in shuffled order.
                 let number = turn.wrapping_mul(0x9e37_79b9) % count;
                 let start = if depth == 0 { 0 } else { number << (64 - depth) };
                 let lower = twin.0[&start].1;

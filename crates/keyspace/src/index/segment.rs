@@ -16,14 +16,12 @@ use super::bucket::{BUCKET_LEN, Bucket, BucketMut, CELLS_PER_BUCKET, tag};
 use crate::hashing::POSITION_MASK;
 use crate::memory::CacheLinePair;
 
-/// Buckets per block.
 const BUCKETS_PER_BLOCK: usize = CacheLinePair::LEN / BUCKET_LEN;
 const MAX_BLOCKS: usize = 8;
 pub(super) const MAX_BUCKETS: usize = MAX_BLOCKS * BUCKETS_PER_BLOCK;
-/// Maximum number of entries in a segment.
 pub(super) const MAX_ENTRIES: usize = MAX_BUCKETS * (CELLS_PER_BUCKET - 1);
 
-/// References with their hashes, on the stack.
+/// References with their hashes, in a buffer on the stack.
 pub(super) type HashedRefs = SmallVec<[(u64, u32); MAX_BUCKETS * CELLS_PER_BUCKET]>;
 
 #[derive(Debug, Default)]
@@ -34,12 +32,12 @@ pub(crate) struct Segment {
     depth: u8,
 }
 
-/// Maximum number of entries for this many buckets.
+/// Returns the maximum number of entries for this many buckets.
 fn capacity(buckets: usize) -> usize {
     if buckets == 1 { CELLS_PER_BUCKET } else { buckets * (CELLS_PER_BUCKET - 1) }
 }
 
-/// Number of buckets for this many entries.
+/// Returns the number of buckets for this many entries.
 fn buckets_for(len: usize) -> usize {
     match len {
         0 => 0,
@@ -81,7 +79,7 @@ impl Segment {
         usize::from(self.buckets)
     }
 
-    /// The home bucket of a hash. The segment must have buckets.
+    /// Returns the home bucket of a hash. The segment must have buckets.
     #[inline]
     fn home_bucket(&self, hash: u64) -> usize {
         let local = (hash & POSITION_MASK) << self.depth;
@@ -117,14 +115,14 @@ impl Segment {
         }
     }
 
-    /// The reference in the home bucket with the tag of `hash`: nearly always the right one.
+    /// Returns the reference in the home bucket with the tag of `hash`: nearly always the right one.
     #[inline]
     pub(super) fn probable_reference(&self, hash: u64) -> Option<u32> {
         let bucket = (self.buckets > 0).then(|| self.bucket(self.home_bucket(hash)))?;
         bucket.references_with_tag(tag(hash)).next().map(|(_, reference)| reference)
     }
 
-    /// Bucket, cell and reference of the entry that `is` accepts.
+    /// Returns bucket, cell and reference of the entry that `is` accepts.
     #[inline]
     fn find_cell(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<(usize, usize, u32)> {
         if self.buckets == 0 {
@@ -193,7 +191,7 @@ impl Segment {
         self.bucket_mut(number).set(cell, tag(hash), to);
     }
 
-    /// Whether the segment has far more buckets than it needs.
+    /// Returns whether the segment has far more buckets than it needs.
     pub(super) fn is_sparse(&self) -> bool {
         self.buckets() > buckets_for(self.len() * 2)
     }
@@ -222,7 +220,6 @@ impl Segment {
         self.rebuild(buckets, &taken);
     }
 
-    /// All references with their hashes.
     pub(super) fn all_references(&self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) -> HashedRefs {
         let buckets = (0..self.buckets()).map(|number| self.bucket(number));
         let references: SmallVec<[u32; MAX_BUCKETS * CELLS_PER_BUCKET]> =
@@ -239,7 +236,6 @@ impl Segment {
         taken
     }
 
-    /// Fills an empty segment.
     pub(super) fn fill_empty(&mut self, references: &[(u64, u32)]) {
         self.rebuild(buckets_for(references.len()), references);
     }
@@ -257,7 +253,7 @@ impl Segment {
         references.iter().for_each(|&(hash, reference)| self.add(hash, reference));
     }
 
-    /// Splits in two by the next bit of the hash.
+    /// Splits the segment in two by the next bit of the hash, and returns the upper half.
     pub(super) fn split(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) -> Self {
         let taken = self.take_all(hash_of);
         let bit = 63 - self.depth;
@@ -275,7 +271,7 @@ impl Segment {
         other
     }
 
-    /// Takes over the references of its sibling.
+    /// Takes over the references of the sibling segment.
     pub(super) fn merge(&mut self, mut other: Self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) {
         let mut taken = self.take_all(hash_of);
         taken.extend(other.take_all(hash_of));

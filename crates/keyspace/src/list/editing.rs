@@ -16,7 +16,7 @@ use crate::large::Large;
 use crate::packed::{COUNT_LEN, MAX_ELEMENTS, PackedBuilder, Shape};
 use crate::table::{RemovedValue, Table};
 
-/// A list that grows beyond this many bytes becomes large.
+/// Number of bytes beyond which a list becomes large.
 const MAX_PACKED: usize = 2048;
 
 /// Replaces a range of elements of a packed list by `count` others.
@@ -27,7 +27,7 @@ struct RangeReplacement<'a> {
 }
 
 impl Table {
-    /// The list at `place`, or `None` if the value has another type.
+    /// Returns the list at `place`, or `None` if the value has another type.
     #[must_use]
     #[inline]
     pub fn list(&self, place: EntryRef) -> Option<ListRef<'_>> {
@@ -38,7 +38,7 @@ impl Table {
         self.list(place).expect("the caller has seen that it is a list")
     }
 
-    /// The segments of a large list, for editing. Snapshots that need the entry pin it first.
+    /// Returns the segments of a large list, for editing. Snapshots that need the entry pin it first.
     fn segments_mut(&mut self, place: EntryRef) -> Option<&mut Segments> {
         if let Large::List(segments) = self.entries.overflow_mut(place)? { Some(segments) } else { None }
     }
@@ -206,7 +206,7 @@ impl Table {
         if removed == 0 {
             return (place, 0);
         }
-        // Remove from the back, so that the remaining indexes stay valid.
+        // Remove from the end, so that the remaining indexes stay valid.
         if !from_tail {
             found.reverse();
         }
@@ -295,7 +295,7 @@ impl Table {
         self.make_large(place, key, Large::List(segments))
     }
 
-    /// Updates the encoding before `count` elements with `raw` bytes in total are added.
+    /// Updates the encoding before `count` elements, of `raw` bytes in total, are added.
     fn update_encoding_after_growth(&mut self, place: EntryRef, raw: usize, count: usize, limit: ListLimit) {
         let list = self.expect_list(place);
         if list.value_encoding == ValueEncoding::ListpackList
@@ -305,7 +305,6 @@ impl Table {
         }
     }
 
-    /// Updates the encoding after the list shrank.
     fn update_encoding_after_removal(&mut self, place: EntryRef, limit: ListLimit) {
         let list = self.expect_list(place);
         if list.value_encoding == ValueEncoding::QuicklistList

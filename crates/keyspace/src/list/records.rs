@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 /// A list element: a string, or an integer that stands for its decimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListItem<'a> {
-    /// A string.
+    /// An element stored as a string.
     Bytes(&'a [u8]),
     /// An integer; its decimal digits are the element.
     Integer(i64),
@@ -44,7 +44,7 @@ impl std::fmt::Debug for ItemDigits {
 }
 
 impl<'a> ListItem<'a> {
-    /// The element's bytes; the digits of an integer are written to `digits`.
+    /// Returns the element's bytes; the digits of an integer are written to `digits`.
     #[inline]
     pub fn bytes<'b>(&self, digits: &'b mut ItemDigits) -> &'b [u8]
     where
@@ -56,13 +56,13 @@ impl<'a> ListItem<'a> {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes(&mut ItemDigits::default()).len()
     }
 
-    /// Whether the element is an empty string.
+    /// Returns whether the element is an empty string.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Bytes(b""))
@@ -80,7 +80,6 @@ impl<'a> From<&'a [u8]> for ListItem<'a> {
 /// An encoded record that is not stored yet.
 pub(crate) type EncodedRecord = SmallVec<[u8; 256]>;
 
-/// Encodes an element.
 pub(crate) fn record(item: ListItem<'_>) -> EncodedRecord {
     let mut out = EncodedRecord::new();
     push(&mut out, item);
@@ -106,7 +105,6 @@ impl<A: smallvec::Array<Item = u8>> AppendBytes for SmallVec<A> {
     }
 }
 
-/// Appends the record of an element.
 #[inline]
 pub(crate) fn push(out: &mut impl AppendBytes, item: ListItem<'_>) {
     let (mut head, head_len, content) = encode_head(item);
@@ -117,7 +115,7 @@ pub(crate) fn push(out: &mut impl AppendBytes, item: ListItem<'_>) {
     out.append(&head[..back]);
 }
 
-/// The longest head: a type byte and an eight-byte integer.
+/// Length of the longest head: a type byte and an eight-byte integer.
 const MAX_HEAD: usize = 9;
 
 /// Returns the head of a record, its length, and the string bytes that follow it.
@@ -169,7 +167,7 @@ fn encode_head(item: ListItem<'_>) -> ([u8; MAX_HEAD], usize, &[u8]) {
     }
 }
 
-/// Number of bytes of the backward length.
+/// Returns the number of bytes of the backward length.
 #[inline]
 fn backward_len(len: usize) -> usize {
     match len {
@@ -192,7 +190,6 @@ fn write_backward_len(out: &mut [u8; MAX_HEAD], len: usize) -> usize {
     count
 }
 
-/// A decoded record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record<'a> {
     pub(crate) item: ListItem<'a>,
@@ -208,7 +205,7 @@ fn integer(bytes: &[u8]) -> i64 {
     i64::from_le_bytes(whole) >> (64 - 8 * bytes.len())
 }
 
-/// Offset of the content relative to `at`, and its length; determined by the first byte.
+/// Returns the offset of the content relative to `at`, and its length; determined by the first byte.
 #[inline]
 fn content(bytes: &[u8], at: usize) -> (usize, usize) {
     match bytes[at] {
@@ -237,7 +234,7 @@ pub(crate) fn read(bytes: &[u8], at: usize) -> Record<'_> {
     let item = match bytes[at] {
         first @ 0x00..=0x7F => ListItem::Integer(i64::from(first)),
         0x80..=0xBF | 0xE0..=0xF0 => ListItem::Bytes(found),
-        // 13 bits in two's complement.
+        // The integer has 13 bits in two's complement.
         first @ 0xC0..=0xDF => {
             let value = i16::from(first & 0x1F) << 8 | i16::from(found[1]);
             ListItem::Integer(i64::from(value << 3 >> 3))
@@ -247,14 +244,13 @@ pub(crate) fn read(bytes: &[u8], at: usize) -> Record<'_> {
     Record { item, end }
 }
 
-/// Offset of the record after the one at `at`.
+/// Returns the offset of the record after the one at `at`.
 #[inline]
 pub(crate) fn next(bytes: &[u8], at: usize) -> usize {
     let (skip, len) = content(bytes, at);
     at + skip + len + backward_len(skip + len)
 }
 
-/// Offset of the record that ends at `end`.
 #[inline]
 pub(crate) fn previous_offset(bytes: &[u8], end: usize) -> usize {
     let (mut len, mut shift, mut at) = (0, 0, end);
@@ -268,7 +264,7 @@ pub(crate) fn previous_offset(bytes: &[u8], end: usize) -> usize {
     }
 }
 
-/// Offset of record `index` of `count`; the end for `count`. Walks from the nearer end.
+/// Returns the offset of record `index` of `count`, or the end if `index` equals `count`. Walks from the nearer end.
 #[inline]
 pub(crate) fn offset(bytes: &[u8], count: usize, index: usize) -> usize {
     if index <= count / 2 {
@@ -278,7 +274,7 @@ pub(crate) fn offset(bytes: &[u8], count: usize, index: usize) -> usize {
     }
 }
 
-/// The elements of a run of records.
+/// Returns the elements of a run of records.
 #[inline]
 pub(crate) fn items(bytes: &[u8]) -> impl Iterator<Item = ListItem<'_>> + Clone {
     let mut at = 0;
@@ -291,7 +287,7 @@ pub(crate) fn items(bytes: &[u8]) -> impl Iterator<Item = ListItem<'_>> + Clone 
     })
 }
 
-/// The elements in reverse order.
+/// Returns the elements in reverse order.
 #[inline]
 pub(crate) fn items_back(bytes: &[u8]) -> impl Iterator<Item = ListItem<'_>> + Clone {
     let mut end = bytes.len();

@@ -3,16 +3,15 @@
 use super::records::{self, ListItem};
 use crate::overflow::record_shed;
 
-/// Maximum record bytes of a segment with more than one element. Larger segments have less overhead, but this
-/// is what an insert in the middle moves, what a lookup by index scans, and what an edit of a pinned list
-/// copies. Measured with 200 elements of 75 bytes: doubling it wastes more in the last segment than fewer
-/// segments save.
+/// Maximum record bytes of a segment with more than one element. Larger segments have less overhead, but an insert in
+/// the middle moves all these bytes, a lookup by index scans them, and an edit of a pinned list copies them. Measured
+/// with 200 elements of 75 bytes: a doubled maximum wastes more in the last segment than fewer segments save.
 pub(crate) const MAX_BYTES: usize = 4096;
-/// Neighbours are merged when one is smaller than this and their sum is small too.
+/// Size below which a segment is merged with a neighbour, if both together are small too.
 const SMALL_BYTES: usize = MAX_BYTES / 4;
 const MAX_MERGED_BYTES: usize = MAX_BYTES / 2;
 
-/// A run of records.
+/// Consecutive elements of a list, as records with free space at both ends.
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
     /// The records, preceded by the free space in front.
@@ -38,7 +37,6 @@ fn allocation_size(len: usize) -> usize {
 }
 
 impl Segment {
-    /// A segment with one element.
     pub(crate) fn with_record(record: &[u8]) -> Self {
         Self::with_records(record, 1)
     }
@@ -57,17 +55,16 @@ impl Segment {
         self.count as usize
     }
 
-    /// Bytes of its records.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len() - self.start as usize
     }
 
-    /// Whether `more` bytes of records fit.
+    /// Returns whether `more` bytes of records fit.
     pub(crate) fn has_room(&self, more: usize) -> bool {
         self.bytes() + more <= MAX_BYTES
     }
 
-    /// Offset of record `index` within the records.
+    /// Returns the offset of record `index` within the records.
     pub(crate) fn offset(&self, index: usize) -> usize {
         records::offset(self.records(), self.len(), index)
     }
@@ -113,7 +110,7 @@ impl Segment {
         self.count += 1;
     }
 
-    /// Length of record `index` in bytes.
+    /// Returns the length of record `index` in bytes.
     pub(crate) fn record_len(&self, index: usize) -> usize {
         let at = self.offset(index);
         records::next(self.records(), at) - at
@@ -160,13 +157,11 @@ impl Segment {
         }
     }
 
-    /// Whether the segment should be merged with this neighbour.
     pub(crate) fn should_merge(&self, neighbour: &Self) -> bool {
         self.bytes().min(neighbour.bytes()) < SMALL_BYTES
             && self.bytes() + neighbour.bytes() <= MAX_MERGED_BYTES
     }
 
-    /// Appends the elements of the next segment.
     pub(crate) fn append_segment(&mut self, next: &Self) {
         self.reserve(next.bytes(), false);
         self.bytes.extend_from_slice(next.records());

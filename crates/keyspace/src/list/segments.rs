@@ -16,14 +16,14 @@ use crate::overflow::{self, Record, SnapshotOnlyBytes};
 use crate::packed::PackedValue;
 use crate::pages::FillLevel;
 
-/// Bytes of segments in one part of a walk.
+/// Bytes of segments that one part of a walk contains.
 const BYTES_PER_PART: usize = 16 << 10;
 
 /// The elements of a large list.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
     tree: Tree,
-    /// Size of `tree`.
+    /// Number of elements and bytes in `tree`.
     size: ListSize,
     pins: Vec<PinnedList>,
 }
@@ -54,7 +54,6 @@ impl From<Tree> for Segments {
 }
 
 impl Segments {
-    /// Bytes of the records.
     pub(crate) fn bytes(&self) -> usize {
         self.size.bytes
     }
@@ -67,7 +66,6 @@ impl Segments {
         self.size
     }
 
-    /// Pushes an element at an end.
     pub(crate) fn push(&mut self, end: ListEnd, item: ListItem<'_>) {
         let index = match end {
             ListEnd::Head => 0,

@@ -9,21 +9,19 @@ use super::records::{self, ListItem};
 use super::segment::Segment;
 use crate::tree::{self, Child, Item, Seek, TreeEnd};
 
-/// Allocator bytes of a shared segment, including its place in the tree.
+/// Bytes that the allocator uses for a shared segment, including its place in the tree.
 const SEGMENT_BYTES: usize = 2 * size_of::<usize>() + size_of::<Segment>() + size_of::<SizedSegment>();
 
 /// Element, byte and segment counts of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ListSize {
-    /// Number of elements.
     pub(crate) len: usize,
-    /// Bytes of their records.
     pub(crate) bytes: usize,
     pub(crate) segments: usize,
 }
 
 impl ListSize {
-    /// Estimated heap bytes. The small free space at the ends of segments is ignored.
+    /// Returns the estimated heap bytes. The small free space at the ends of segments is ignored.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.bytes + self.segments * SEGMENT_BYTES
     }
@@ -75,7 +73,7 @@ impl Item for SizedSegment {
     }
 }
 
-/// A search by element index: relative to the list, then to the node, then to the segment.
+/// A search by element index. The index is relative first to the list, then to the node, then to the segment.
 #[derive(Debug, Clone, Copy)]
 struct ElementIndex(usize);
 
@@ -182,7 +180,7 @@ impl Tree {
         self.tree.label().unwrap_or_default()
     }
 
-    /// The element at `index`, which must exist.
+    /// Returns the element at `index`, which must exist.
     pub(crate) fn item(&self, index: usize) -> ListItem<'_> {
         let mut to = ElementIndex(index);
         let held = self.tree.find(&mut to).expect("the index is that of an element");
@@ -275,7 +273,6 @@ impl Tree {
         Self { tree: self.tree.split_off(ElementIndex(index)) }
     }
 
-    /// Removes and returns the first segment.
     pub(crate) fn take_first(&mut self) -> Option<Arc<Segment>> {
         let held = self.tree.edit_found(TreeEnd::First, |row, _, _| row.remove(0))?;
         Some(held.segment)

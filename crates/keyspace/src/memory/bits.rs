@@ -12,7 +12,7 @@ impl BitSet {
         Self { words: Vec::new(), summary: Vec::new() }
     }
 
-    /// An empty set with capacity for numbers below `len`.
+    /// Returns an empty set with capacity for numbers below `len`.
     pub(super) fn with_capacity_below(len: usize) -> Self {
         let mut bits = Self::new();
         bits.reserve(len);
@@ -51,7 +51,7 @@ impl BitSet {
         self.summary.fill(0);
     }
 
-    /// The smallest member.
+    /// Returns the smallest member.
     pub(super) fn first(&self) -> Option<usize> {
         let (index, summary) = self.summary.iter().enumerate().find(|(_, summary)| **summary != 0)?;
         let word = index * 64 + summary.trailing_zeros() as usize;

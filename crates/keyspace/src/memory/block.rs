@@ -1,11 +1,11 @@
-//! Pool blocks as byte slices. The only unsafe code of the workspace.
+//! Pool blocks as byte slices. This is the only module with unsafe code in the workspace.
 //!
-//! A [`Block`] is to the pool what a `Box<[u8]>` is to the allocator: the unique owner of its bytes, which
-//! frees them on drop. It takes five bytes instead of sixteen, because a slot has many; a [`CacheLinePair`], a block
-//! of fixed length, takes four.
+//! A [`Block`] is to the pool what a `Box<[u8]>` is to the allocator: the unique owner of its bytes, which frees them
+//! on drop. It takes five bytes instead of sixteen, because a slot has many blocks; a [`CacheLinePair`], a block of
+//! fixed length, takes four.
 //!
-//! Invariants: a mapped chunk is never unmapped or moved; the pool never hands out overlapping blocks; a
-//! `Block` or `CacheLinePair` is created only from what the pool handed out, and is not copied.
+//! Invariants: a mapped chunk is never unmapped or moved; the pool never hands out overlapping blocks; a `Block` or
+//! `CacheLinePair` is created only from a position that the pool handed out, and is not copied.
 #![allow(unsafe_code)]
 
 use std::alloc::Layout;
@@ -40,8 +40,8 @@ impl Block {
     pub(crate) const MIN_BLOCK_BYTES: usize = GRANULE;
     pub(crate) const MAX_BLOCK_BYTES: usize = GRANULE * MAX_GRANULES;
 
-    /// Allocates a block of `len` bytes, a multiple of [`Block::MIN_BLOCK_BYTES`]. Its contents are whatever the last
-    /// owner left.
+    /// Allocates a block of `len` bytes, a multiple of [`Block::MIN_BLOCK_BYTES`]. The block contains the bytes that
+    /// its last owner left.
     pub(crate) fn new(len: usize) -> Self {
         assert!(len.is_multiple_of(GRANULE) && len <= Self::MAX_BLOCK_BYTES, "no block has {len} bytes");
         let granules = NonZeroU8::new((len / GRANULE) as u8).expect("a block is not empty");
@@ -119,7 +119,7 @@ impl CacheLinePair {
     pub(crate) const LEN: usize = 128;
     const GRANULES: usize = Self::LEN / GRANULE;
 
-    /// Allocates a block with whatever its last owner left in it.
+    /// Allocates a block, which contains the bytes that its last owner left.
     pub(crate) fn new() -> Self {
         Self::from_granule(pool::take_block(Self::GRANULES))
     }
@@ -146,7 +146,6 @@ impl CacheLinePair {
         unsafe { granule_address(self.granule()).cast().as_mut() }
     }
 
-    /// Prefetches the cache line at `offset`.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize) {
         prefetch(granule_address(self.granule()).as_ptr().wrapping_add(offset));
@@ -223,8 +222,8 @@ pub(super) fn advise_large(index: usize, large: bool) {
     unsafe { libc::madvise(CHUNKS[index].load(Ordering::Acquire).cast(), CHUNK, advice) };
 }
 
-/// Touches a chunk so that the kernel allocates its memory now. The pool must not have handed out any of the
-/// chunk yet; the caller is the thread that will hand it over.
+/// Touches a chunk so that the kernel allocates its memory now. The pool must not have handed out any of the chunk yet;
+/// the calling thread hands it over to the pool afterwards.
 pub(super) fn prefault(index: usize) {
     let chunk = CHUNKS[index].load(Ordering::Acquire);
     for page in (0..CHUNK).step_by(4096) {

@@ -21,20 +21,19 @@ use super::runs::Runs;
 
 /// Allocation unit and smallest block, in bytes.
 pub(super) const GRANULE: usize = 64;
-/// Granules of the largest block.
+/// Number of granules of the largest block.
 pub(super) const MAX_GRANULES: usize = 128;
 pub(super) const CHUNK: usize = 2 << 20;
 pub(super) const CHUNK_GRANULES: usize = CHUNK / GRANULE;
-/// Limited so that a granule number plus one fits 32 bits: 256 GB.
+/// Maximum number of chunks (256 GB), limited so that a granule number plus one fits 32 bits.
 pub(super) const MAX_CHUNKS: usize = u32::MAX as usize / CHUNK_GRANULES;
 const SYSTEM_PAGE: usize = 4096;
 /// The kernel's page size in granules.
 pub(super) const SYSTEM_PAGE_GRANULES: usize = SYSTEM_PAGE / GRANULE;
-/// System pages per chunk.
 const SYSTEM_PAGES: usize = CHUNK / SYSTEM_PAGE;
-/// The next chunk is prepared when less than this is free in all open chunks, in granules.
+/// Number of free granules in all open chunks below which the next chunk is prepared.
 const LOW_WATERMARK: usize = CHUNK_GRANULES / 4;
-/// No chunk is prepared in a smaller pool, so that a small server stays small.
+/// Number of chunks below which no chunk is prepared, so that a small server stays small.
 const MIN_CHUNKS_TO_PREPARE: usize = 64;
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
@@ -68,11 +67,10 @@ struct Pool {
 #[derive(Debug)]
 struct CompactionRound {
     is_active: bool,
-    /// Bytes moved in this round.
     moved_bytes: usize,
-    /// Bytes in use when this round began.
+    /// Number of bytes in use when this round began.
     used_bytes_at_start: usize,
-    /// Bytes in use at the start of a round that could not move anything. While the figure is about the same,
+    /// Number of bytes in use at the start of a round that could not move anything. While the number is about the same,
     /// another round would be futile too.
     last_futile_bytes: Option<usize>,
 }
@@ -80,9 +78,9 @@ struct CompactionRound {
 #[derive(Debug)]
 struct Chunk {
     open: bool,
-    /// The kernel was told not to use a huge page for the chunk.
+    /// Whether the kernel was told not to use a huge page for the chunk.
     small_pages: bool,
-    /// System pages that were returned to the kernel and not used since.
+    /// System pages that were returned to the kernel and have not been used since.
     released: BitSet,
 }
 
@@ -91,9 +89,9 @@ struct Chunk {
 pub struct PoolUsage {
     /// Bytes of blocks in use.
     pub used_bytes: usize,
-    /// Bytes obtained from the kernel and not returned.
+    /// Bytes obtained from the kernel and not returned to it.
     pub mapped_bytes: usize,
-    /// The part of `held` that is the prepared, still unused chunk.
+    /// The part of `mapped_bytes` that belongs to the prepared chunk, which is still unused.
     pub ready_bytes: usize,
 }
 
@@ -110,21 +108,20 @@ pub(super) fn allocate_lower(than: u32, granules: usize) -> Option<u32> {
     Some(pool.record_allocation(found, granules))
 }
 
-/// Frees a block.
 pub(super) fn free_block(granule: u32, granules: usize) {
     let mut pool = POOL.lock();
     USED_BYTES.store(pool_used_bytes() - GRANULE * granules, Ordering::Relaxed);
     pool.runs.free_block(granule as usize / CHUNK_GRANULES, granule as usize % CHUNK_GRANULES, granules);
 }
 
-/// Bytes of blocks in use. Takes no lock.
+/// Returns the bytes of blocks in use. Takes no lock.
 #[must_use]
 #[inline]
 pub fn pool_used_bytes() -> usize {
     USED_BYTES.load(Ordering::Relaxed)
 }
 
-/// Current pool usage.
+/// Returns the current pool usage.
 #[must_use]
 pub fn pool_usage() -> PoolUsage {
     POOL.lock().in_use()
@@ -152,7 +149,7 @@ pub(crate) fn begin_purge_round() -> bool {
     now
 }
 
-/// Whether blocks should move to lower chunks in this round.
+/// Returns whether blocks should move to lower chunks in this round.
 pub(crate) fn is_moving_lower() -> bool {
     POOL.lock().compaction.is_active
 }
@@ -198,7 +195,6 @@ impl Pool {
         self.record_allocation(found, granules)
     }
 
-    /// Records an allocated block and returns its first granule.
     fn record_allocation(&mut self, (index, first): (usize, usize), granules: usize) -> u32 {
         USED_BYTES.store(pool_used_bytes() + GRANULE * granules, Ordering::Relaxed);
         let released = &mut self.chunks[index].released;
@@ -208,7 +204,6 @@ impl Pool {
         (index * CHUNK_GRANULES + first) as u32
     }
 
-    /// Opens a chunk.
     fn open_chunk(&mut self) {
         let index = self.ready_chunk.take().unwrap_or_else(|| self.take_closed_chunk());
         self.chunks[index].open = true;
@@ -270,8 +265,8 @@ impl Pool {
 }
 
 impl Chunk {
-    /// Tells the kernel only about changes. The first chunk never uses a huge page: a nearly empty server
-    /// stays small.
+    /// Tells the kernel whether to use a huge page for the chunk, if that changes. The first chunk never uses one, so
+    /// that a nearly empty server stays small.
     fn advise_small_pages(&mut self, index: usize, small: bool) {
         if index > 0 && self.small_pages != small {
             block::advise_large(index, !small);

@@ -13,24 +13,22 @@ use super::bits::BitSet;
 use super::pool::{CHUNK_GRANULES, MAX_GRANULES, SYSTEM_PAGE_GRANULES};
 
 const WORDS: usize = CHUNK_GRANULES / 64;
-/// Padding words before and after a chunk's own, so that scans need no bounds checks.
+/// Number of padding words before a chunk's own words, so that scans need no bounds checks.
 const PADDING_BEFORE: usize = 1;
 const PADDING_AFTER: usize = LENGTHS / 64 + 1;
-/// Granules per part.
 const GRANULES_PER_PART: usize = CHUNK_GRANULES / 64;
-/// Distinguished run lengths: 1 to 128 granules; the last one also stands for longer runs.
+/// Number of run lengths that are told apart: 1 to 128 granules; the last one also stands for longer runs.
 const LENGTHS: usize = MAX_GRANULES;
-/// How far a run is measured: enough to know its remaining length class after an allocation.
+/// Number of granules up to which a run is measured: enough to know the length class that remains after an allocation.
 const MAX_MEASURED: usize = 2 * LENGTHS;
 
 #[derive(Debug)]
 pub(super) struct Runs {
     chunks: Vec<Chunk>,
-    /// Per length minus one: the chunks that have such a run.
+    /// The chunks that have a run of a length, by length minus one.
     chunks_with_run: [BitSet; LENGTHS],
     /// Bit mask of the lengths that any chunk has.
     length_mask: u128,
-    /// Number of words that are entirely free.
     free_words: usize,
 }
 
@@ -38,7 +36,7 @@ pub(super) struct Runs {
 struct Chunk {
     /// One bit per free granule, with padding words that read as taken.
     free: Box<[u64; PADDING_BEFORE + WORDS + PADDING_AFTER]>,
-    /// Per length minus one: a bit for each part in which such a run starts.
+    /// A bit mask per length (minus one), with a bit for each part in which such a run starts.
     parts: Box<[u64; LENGTHS]>,
 }
 
@@ -54,7 +52,7 @@ impl FreeRun {
         self.start + self.len
     }
 
-    /// The length class: the length minus one, capped.
+    /// Returns the length class: the length minus one, capped.
     fn length_class(self) -> usize {
         self.len.min(LENGTHS) - 1
     }
@@ -74,7 +72,7 @@ impl Runs {
         }
     }
 
-    /// Approximate number of free granules; small holes are not counted.
+    /// Returns the approximate number of free granules; small holes are not counted.
     pub(super) fn free_granules(&self) -> usize {
         self.free_words * 64
     }
@@ -100,12 +98,11 @@ impl Runs {
         self.unindex_run(chunk, FreeRun { start: 0, len: CHUNK_GRANULES });
     }
 
-    /// Whether the chunk is entirely free.
+    /// Returns whether the chunk is entirely free.
     pub(super) fn is_empty(&self, chunk: usize) -> bool {
         self.chunks[chunk].free[PADDING_BEFORE..PADDING_BEFORE + WORDS].iter().all(|&word| word == u64::MAX)
     }
 
-    /// Whether this system page is free.
     pub(super) fn is_page_free(&self, chunk: usize, page: usize) -> bool {
         const { assert!(SYSTEM_PAGE_GRANULES == 64) };
         self.chunks[chunk].free[PADDING_BEFORE + page] == u64::MAX
@@ -127,7 +124,7 @@ impl Runs {
         (chunk < limit).then(|| (chunk, self.allocate_from(chunk, length, granules)))
     }
 
-    /// Length classes of at least this many granules that some chunk has.
+    /// Returns the length classes of at least this many granules that some chunk has.
     fn lengths_from(&self, granules: usize) -> impl Iterator<Item = usize> + use<> {
         let some = |lengths: u128| (lengths != 0).then_some(lengths);
         let long_enough = self.length_mask >> (granules - 1) << (granules - 1);
@@ -184,7 +181,7 @@ impl Runs {
 }
 
 impl Chunk {
-    /// Flips granules to free or to taken. Returns how many words are, or were, entirely free.
+    /// Marks granules as free or as taken. Returns the number of words that are entirely free with this run.
     fn set(&mut self, run: FreeRun, free: bool) -> usize {
         let (mut at, mut whole) = (run.start, 0);
         while at < run.end() {
@@ -199,12 +196,12 @@ impl Chunk {
         whole
     }
 
-    /// The first run of this length that starts in this part.
+    /// Returns the first run of this length that starts in this part.
     fn find_run(&self, length: usize, part: usize) -> Option<FreeRun> {
         const PART_WORDS: usize = GRANULES_PER_PART / 64;
         for word in part * PART_WORDS..(part + 1) * PART_WORDS {
             let mut starts = self.free[PADDING_BEFORE + word] & !self.preceded_by_free(word);
-            // This mask rules out most starts cheaply. A remaining one can still be wrong: the end at that
+            // This mask rules out most starts cheaply. A start that remains can still be wrong, because the end at that
             // distance may belong to a second run.
             starts &= match length + 1 {
                 LENGTHS if self.free[PADDING_BEFORE + word + 1] == u64::MAX => u64::MAX,
@@ -237,7 +234,7 @@ impl Chunk {
         self.free[PADDING_BEFORE + word] << 1 | self.free[PADDING_BEFORE + word - 1] >> 63
     }
 
-    /// The free granules from `start` on, measured only up to [`MAX_MEASURED`].
+    /// Returns the free granules from `start` on, measured only up to [`MAX_MEASURED`].
     fn run_from(&self, start: usize) -> FreeRun {
         let (mut end, mut word) = (start, start / 64);
         while end < start + MAX_MEASURED {
@@ -252,7 +249,7 @@ impl Chunk {
         FreeRun { start, len: end - start }
     }
 
-    /// The free granules directly before `end`.
+    /// Returns the free granules directly before `end`.
     fn run_before(&self, end: usize) -> FreeRun {
         let mut start = end;
         while start > 0 {

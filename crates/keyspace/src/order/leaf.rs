@@ -7,26 +7,26 @@
 use super::{ElementBoundary, ElementSource};
 use crate::overflow::count_overflow;
 
-/// Leaf capacity: a leaf then takes 376 bytes, and the allocator's size class is 384.
+/// Number of elements of a leaf, which then takes 376 bytes; the allocator's size class is 384.
 pub(super) const LEAF_CAPACITY: usize = 60;
 
 #[derive(Debug)]
 pub(super) struct Leaf {
     /// Start of the score range.
     score_base: u64,
-    /// Width of one part, as a power of two.
+    /// Width of one part of the range, as a power of two.
     shift: u8,
     len: u8,
-    /// The part of each element. Unused places hold the maximum.
+    /// The part of the range that each element belongs to. Unused places hold the maximum.
     score_parts: [u16; LEAF_CAPACITY],
     references: [u32; LEAF_CAPACITY],
 }
 
-/// Bytes of a leaf, including its share of the parent node.
+/// Memory of a leaf in bytes, including its share of the parent node.
 pub(super) const LEAF_HEAP_BYTES: usize = size_of::<Leaf>() + 48;
 
 impl Leaf {
-    /// An empty leaf whose range starts at `base`.
+    /// Returns an empty leaf whose range starts at `base`.
     pub(super) fn new(base: u64) -> Self {
         count_overflow(LEAF_HEAP_BYTES, 0);
         Self {
@@ -57,19 +57,17 @@ impl Leaf {
         (bits.saturating_sub(self.score_base) >> self.shift).min(u64::from(u16::MAX)) as u16
     }
 
-    /// End of the score range.
     fn score_end(&self) -> u64 {
         self.score_base.saturating_add((((1u64 << 16) - 1) << self.shift) + ((1 << self.shift) - 1))
     }
 
-    /// Number of elements before the boundary.
     #[inline]
     pub(super) fn count_before(&self, cut: &ElementBoundary<'_>, of: &impl ElementSource) -> usize {
         let (first, end) = match cut.bits() {
             None => (0, self.len()),
             Some(bits) => {
                 let part = self.score_part(bits);
-                // Branch-free counting: one pass over two cache lines.
+                // Count without branches, in one pass over two cache lines.
                 let below = self.score_parts.iter().filter(|other| **other < part).count();
                 let upto = self.score_parts.iter().filter(|other| **other <= part).count();
                 (below, upto.min(self.len()))

@@ -32,7 +32,7 @@ enum Step {
     Move(u16),
 }
 
-/// Few distinct scores, many, ascending ones, and extremes.
+/// Generates few distinct scores, many, ascending ones, or extremes, depending on `kind`.
 fn scores(kind: u8) -> BoxedStrategy<u64> {
     match kind {
         0 => (0u64..3).boxed(),
@@ -52,7 +52,6 @@ fn steps(kind: u8) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..4000)
 }
 
-/// The tree under test and a reference set.
 #[derive(Default)]
 struct TreeAndReference {
     tree: Tree,
@@ -191,7 +190,7 @@ proptest! {
     }
 }
 
-/// Elements that arrive in order, ascending or descending, fill the leaves.
+/// Elements that arrive in ascending or descending order must fill the leaves.
 #[test]
 fn ordered_inserts_fill_leaves() {
     for rising in [true, false] {

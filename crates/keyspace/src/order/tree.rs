@@ -13,7 +13,7 @@ use super::leaf::{LEAF_CAPACITY, LEAF_HEAP_BYTES, Leaf};
 use super::{ElementBoundary, ElementSource};
 
 const MAX_CHILDREN: usize = 48;
-/// Neighbours merge when one is less than a quarter full and both together at most three quarters.
+/// Neighbours merge when one is filled to less than a quarter and both together to at most three quarters.
 const MIN_FILL_DIVISOR: usize = 4;
 const MAX_MERGED_FILL: (usize, usize) = (3, 4);
 
@@ -28,9 +28,8 @@ enum Node {
 struct Child {
     /// The score of its first element.
     score_bits: u64,
-    /// The first element. Meaningless in an empty root.
+    /// Reference of the node's first element, or any value in an empty root.
     first_element: u32,
-    /// Number of elements.
     len: u32,
     node: Node,
 }
@@ -90,7 +89,7 @@ impl Tree {
         }
     }
 
-    /// The last element, which must exist.
+    /// Returns the last element, which must exist.
     fn last(&self) -> u32 {
         let mut node = &self.root.node;
         loop {
@@ -113,7 +112,7 @@ impl Tree {
         }
     }
 
-    /// The position of an element, which must exist.
+    /// Returns the position of an element, which must exist.
     pub(super) fn position(&self, reference: u32, of: &impl ElementSource) -> Position {
         let (bits, name) = (of.score_bits(reference), of.name(reference));
         let mut position = SmallVec::new();
@@ -139,7 +138,6 @@ impl Tree {
         }
     }
 
-    /// Replaces the reference of the element at a position.
     pub(super) fn replace_reference(&mut self, position: &Position, from: u32, to: u32) {
         let mut child = &mut self.root;
         for &index in &position.0 {
@@ -153,7 +151,6 @@ impl Tree {
         }
     }
 
-    /// Number of elements before the boundary.
     pub(crate) fn rank(&self, cut: &ElementBoundary<'_>, of: &impl ElementSource) -> usize {
         let (mut rank, mut node) = (0, &self.root.node);
         loop {
@@ -199,7 +196,6 @@ impl Tree {
         }
     }
 
-    /// Bytes of all nodes.
     pub(super) fn held_bytes(&self) -> usize {
         fn leaves(node: &Node) -> usize {
             match node {
@@ -211,7 +207,7 @@ impl Tree {
     }
 }
 
-/// The child to search for the boundary: the last whose first element lies before it, or the first child.
+/// Returns the child to search for the boundary: the last whose first element lies before it, or the first child.
 #[inline]
 fn child_at(children: &[Child], cut: &ElementBoundary<'_>, of: &impl ElementSource) -> usize {
     children
@@ -247,14 +243,13 @@ impl Node {
 }
 
 impl Child {
-    /// A leaf with one element.
     fn with_element(reference: u32, bits: u64, of: &impl ElementSource) -> Self {
         let mut leaf = Box::new(Leaf::new(bits));
         leaf.insert(0, reference, bits, of);
         Self { score_bits: bits, first_element: reference, len: 1, node: Node::Leaf(leaf) }
     }
 
-    /// Inserts an element. Returns the new right sibling if the node was split.
+    /// Inserts an element. Returns the new node after this one if the node was split.
     fn add(&mut self, new: &NewElement<'_>, ends: NodeEdges, of: &impl ElementSource) -> Option<Self> {
         // An element that sorts before the first one goes to the first child.
         let leads = !new.is_last && !new.boundary.is_after(self.score_bits, || of.name(self.first_element));
@@ -320,7 +315,6 @@ impl Child {
         }
     }
 
-    /// Number of used places.
     fn used_len(&self) -> usize {
         match &self.node {
             Node::Leaf(leaf) => leaf.len(),
@@ -369,10 +363,10 @@ fn add_to_leaf(
     })
 }
 
-/// Inserts a child. Returns the new right sibling if the node was split.
+/// Inserts a child. Returns the new node after this one if the node was split.
 fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: NodeEdges) -> Option<Child> {
     if children.len() == children.capacity() {
-        // Grow by half: sets of some hundred members have only a few leaves.
+        // Grow by half, because sets of some hundred members have only a few leaves.
         children.reserve_exact((children.len() / 2).clamp(2, MAX_CHILDREN + 1));
     }
     children.insert(index, child);
@@ -390,7 +384,7 @@ fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: NodeEd
     Some(Child { score_bits: bits, first_element: first, len, node: Node::Inner(right) })
 }
 
-/// After a removal: drops an empty child, or merges a nearly empty one with a neighbour.
+/// Called after a removal: drops an empty child, or merges a nearly empty child with a neighbour.
 fn merge_after_removal(children: &mut Vec<Child>, index: usize, of: &impl ElementSource) {
     if children[index].len == 0 {
         children.remove(index);

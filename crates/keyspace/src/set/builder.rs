@@ -25,7 +25,7 @@ pub(super) enum OwnedSet {
 }
 
 impl SetBuilder {
-    /// An empty set.
+    /// Returns an empty set.
     #[must_use]
     pub fn new(bounds: SetBounds) -> Self {
         Self {
@@ -35,24 +35,23 @@ impl SetBuilder {
         }
     }
 
-    /// The thresholds for its encoding.
+    /// Returns the thresholds for its encoding.
     #[must_use]
     pub fn bounds(&self) -> SetBounds {
         self.bounds
     }
 
-    /// Copies a packed set.
     pub(super) fn from_packed(packed: &[u8], form: ValueEncoding, bounds: SetBounds) -> Self {
         Self { shape: OwnedSet::Packed(packed.to_vec()), value_encoding: form, bounds }
     }
 
-    /// Hints that `count` members follow at once, new or not; the encoding is chosen as if all were new.
+    /// Hints that `count` members are added next, new or not; the encoding is chosen as if all were new.
     pub fn reserve_encoding(&mut self, count: usize) {
         let about = ValueSummary { count: count as u32, ..ValueSummary::for_encoding(self.value_encoding) };
         self.value_encoding = self.value_encoding.set_encoding_after_adding(&about, self.bounds);
     }
 
-    /// Reserves space for `count` members. Only valid while empty.
+    /// Reserves space for `count` members. The set must be empty.
     pub fn reserve(&mut self, count: usize) {
         if count > MAX_ELEMENTS && self.as_ref().is_empty() {
             let mut fields = Box::<LargeFields<SetFields>>::default();
@@ -126,7 +125,7 @@ impl SetBuilder {
     }
 }
 
-/// Whether a packed set of `len` bytes must become large when this addition makes it `count` members long.
+/// Returns whether a packed set of `len` bytes must become large when this addition makes it `count` members long.
 pub(super) fn must_become_large(
     addition: &MemberAddition,
     len: usize,
@@ -136,7 +135,6 @@ pub(super) fn must_become_large(
     len - addition.range.len() + addition.replacement.len() > MAX_BYTES || count > form.max_packed_elements()
 }
 
-/// Converts a packed set into a large one.
 pub(super) fn large(packed: &[u8]) -> Box<LargeFields<SetFields>> {
     let mut fields = Box::<LargeFields<SetFields>>::default();
     PackedMembers::from_packed(packed).for_each(&mut |member| {

@@ -12,7 +12,7 @@ use crate::packed::{self, COUNT_LEN, Shape};
 use crate::table::Table;
 
 impl Table {
-    /// The set at `place`, or `None` if the value has another type.
+    /// Returns the set at `place`, or `None` if the value has another type.
     #[must_use]
     #[inline]
     pub fn set(&self, place: EntryRef) -> Option<SetRef<'_>> {
@@ -23,7 +23,7 @@ impl Table {
         self.set(place).expect("the caller has seen that it is a set")
     }
 
-    /// The members of a large set, for editing. Snapshots that need the entry pin it first.
+    /// Returns the members of a large set, for editing. Snapshots that need the entry pin it first.
     fn large_set_mut(&mut self, place: EntryRef) -> Option<&mut LargeFields<SetFields>> {
         if let Large::Set(fields) = self.entries.overflow_mut(place)? { Some(fields) } else { None }
     }

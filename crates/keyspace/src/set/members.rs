@@ -21,17 +21,16 @@ use smallvec::SmallVec;
 use crate::packed::COUNT_LEN;
 use crate::varint;
 
-/// Offset of the first member.
 const MEMBERS_OFFSET: usize = COUNT_LEN + 1;
-/// Length of the longest integer in decimal, including the sign.
+/// Length of the longest integer in decimal digits, including the sign.
 const MAX_DIGITS: usize = 20;
 
 /// A member of a set.
 #[derive(Debug, Clone, Copy)]
 pub enum SetMember<'a> {
-    /// Borrowed bytes.
+    /// A member whose bytes are stored as they are.
     Bytes(&'a [u8]),
-    /// A stored integer, converted to decimal digits.
+    /// A member stored as an integer and converted to decimal digits.
     Integer(Digits),
 }
 
@@ -83,7 +82,6 @@ impl Ord for SetMember<'_> {
     }
 }
 
-/// The members of a packed set.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PackedMembers<'a> {
     Integers(Integers<'a>),
@@ -98,7 +96,7 @@ pub(crate) struct Integers<'a> {
     width: usize,
 }
 
-/// Number of bytes that an integer needs.
+/// Returns the number of bytes that an integer needs.
 fn width_of(value: i64) -> usize {
     let bits = 65 - (value ^ value >> 63).leading_zeros();
     bits.div_ceil(8) as usize
@@ -118,7 +116,7 @@ impl Integers<'_> {
     fn value_at(&self, index: usize) -> i64 {
         let Range { start, end } = self.byte_range(index);
         let last = match self.packed[..end].last_chunk() {
-            // Shifts out the bytes that belong to the previous integer.
+            // Shift out the bytes that belong to the previous integer.
             Some(bytes) => i64::from_le_bytes(*bytes),
             None => {
                 let mut bytes = [0; 8];
@@ -129,7 +127,7 @@ impl Integers<'_> {
         last >> (64 - 8 * self.width)
     }
 
-    /// The index of an integer, or where it would be inserted.
+    /// Returns the index of an integer, or where it would be inserted.
     fn search(&self, value: i64) -> Result<usize, usize> {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -171,7 +169,6 @@ impl<'a> PackedMembers<'a> {
         }
     }
 
-    /// Byte range of a member.
     #[inline]
     pub(crate) fn find(self, member: &[u8]) -> Option<Range<usize>> {
         match self {
@@ -184,7 +181,7 @@ impl<'a> PackedMembers<'a> {
         }
     }
 
-    /// The member at `index` and its byte range.
+    /// Returns the member at `index` and its byte range.
     pub(crate) fn nth(self, index: usize) -> Option<(Range<usize>, SetMember<'a>)> {
         match self {
             Self::Integers(integers) => (index < integers.len())
@@ -195,7 +192,7 @@ impl<'a> PackedMembers<'a> {
         }
     }
 
-    /// The members stored without an order.
+    /// Returns the members stored without an order.
     pub(crate) fn unordered(self) -> impl Iterator<Item = &'a [u8]> + Clone {
         let packed = if let Self::Strings(packed) = self { packed } else { &[] };
         string_members(packed).map(|(_, member)| member)
@@ -218,7 +215,7 @@ impl<'a> PackedMembers<'a> {
 pub(crate) struct MemberAddition {
     /// The range of bytes to replace.
     pub(crate) range: Range<usize>,
-    /// The replacement.
+    /// The bytes that replace the range.
     pub(crate) replacement: SmallVec<[u8; 64]>,
     /// Whether all members, including the new one, are integers.
     pub(crate) integers: bool,
@@ -227,7 +224,7 @@ pub(crate) struct MemberAddition {
 }
 
 impl MemberAddition {
-    /// The replacement that adds `member`; `None` if it exists.
+    /// Returns the replacement that adds `member`; `None` if it exists.
     pub(crate) fn from_packed(packed: &[u8], member: &[u8]) -> Option<Self> {
         let members = PackedMembers::from_packed(packed);
         let PackedMembers::Integers(integers) = members else {
@@ -244,7 +241,7 @@ impl MemberAddition {
             let start = integers.byte_range(at).start;
             start..start
         } else {
-            // All integers get the width of the widest.
+            // All integers are stored with the width of the widest.
             with.push(width as u8);
             let all = integers.iter().take(at).chain([value]).chain(integers.iter().skip(at));
             all.for_each(|value| push_integer(&mut with, value, width));

@@ -1,4 +1,4 @@
-//! Adds, rescores and removes members.
+//! Adds and removes members, and changes their scores.
 
 use std::ops::Range;
 
@@ -16,7 +16,6 @@ use crate::score::{self, EncodedScore};
 use crate::table::Table;
 
 impl LargeFields<SortedSetFields> {
-    /// The member with this rank.
     fn member_at(&self, rank: usize) -> Option<EntryRef> {
         let mut found = None;
         self.entries.secondary_order.visit(
@@ -33,7 +32,7 @@ impl LargeFields<SortedSetFields> {
 }
 
 impl Table {
-    /// The sorted set at `place`, or `None` if the value has another type.
+    /// Returns the sorted set at `place`, or `None` if the value has another type.
     #[must_use]
     #[inline]
     pub fn sorted_set(&self, place: EntryRef) -> Option<SortedSetRef<'_>> {
@@ -45,7 +44,7 @@ impl Table {
         self.sorted_set(place).expect("the caller has seen that it is a sorted set")
     }
 
-    /// The members of a large sorted set, for editing. Snapshots that need the entry pin it first.
+    /// Returns the members of a large sorted set, for editing. Snapshots that need the entry pin it first.
     fn large_sorted_set_mut(&mut self, place: EntryRef) -> Option<&mut LargeFields<SortedSetFields>> {
         if let Large::SortedSet(members) = self.entries.overflow_mut(place)? { Some(members) } else { None }
     }
@@ -119,7 +118,7 @@ impl Table {
         let ScoredMember { name, score } = member;
         let count = packed::count(packed) + usize::from(found.is_none());
         let is_after = name.len() > bounds.value || count > bounds.entries;
-        // A listpack does not preserve the sign of zero.
+        // A listpack does not preserve the sign of zero, so adding 0.0 removes it.
         let form = if is_after { ValueEncoding::SkiplistSortedSet } else { set.value_encoding };
         let score = if form == ValueEncoding::SkiplistSortedSet { score } else { score + 0.0 };
         let mut record = SmallVec::<[u8; 256]>::new();
@@ -132,7 +131,7 @@ impl Table {
         let cut = ElementBoundary::Element { score_bits: score::order_bits(score), name, is_after: false };
         let behind = records::records(packed).find(|other| other.member != name && !other.is_before(&cut));
         let to = behind.map_or(packed.len(), |behind| behind.start);
-        // The records between the old and the new position shift.
+        // Shift the records between the old and the new position.
         let mut with = SmallVec::<[u8; 512]>::new();
         let range = match found {
             Some(found) if found.end <= to => {
@@ -186,8 +185,8 @@ impl Table {
         }
     }
 
-    /// Removes the members with these ranks; `told` receives each before its removal. The caller must delete
-    /// the key when the set becomes empty.
+    /// Removes the members with these ranks; `told` receives each member before its removal. The caller must delete the
+    /// key when the set becomes empty.
     pub fn sorted_set_remove_ranks(
         &mut self,
         place: EntryRef,
@@ -225,7 +224,7 @@ impl Table {
             name.clear();
             name.extend_from_slice(member.name);
             drop(members.entries.remove(removed, &lookup_key(&name)));
-            // Later members move up. The next one may be removed immediately or by the next command.
+            // Later members move to lower ranks. The next one may be removed immediately or by the next command.
             next = members.member_at(ranks.start);
             if let Some(next) = next {
                 members.entries.prefetch_index(lookup_key(members.field_at(next).name).hash());

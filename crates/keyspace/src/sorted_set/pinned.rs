@@ -17,7 +17,7 @@ use crate::locked_slots::LockedSlots;
 use crate::packed::Shape;
 use crate::snapshot::Snapshot;
 
-/// Limits of what is copied under one lock, in members and bytes: some microseconds.
+/// Maximum number of members that are copied under one lock, which takes some microseconds.
 const MEMBERS_PER_LOCK: usize = 256;
 const BYTES_PER_LOCK: usize = 32 << 10;
 
@@ -31,8 +31,8 @@ pub struct PinnedMembers {
 }
 
 impl Keyspace {
-    /// Pins the sorted set at `place`, whose slot is locked, to read the members with these ranks. `None` as
-    /// for [`Keyspace::pin_values`].
+    /// Pins the sorted set at `place`, whose slot is locked, to read the members with these ranks. Returns `None` in
+    /// the cases of [`Keyspace::pin_values`].
     pub fn pin_members(
         self: &Arc<Self>,
         slots: &mut LockedSlots<'_>,
@@ -48,7 +48,7 @@ impl Keyspace {
 }
 
 impl SortedSetRef<'_> {
-    /// The entries of the members with these ranks, if the set is large.
+    /// Returns the entries of the members with these ranks, if the set is large.
     fn entries(&self, ranks: Range<usize>, reversed: bool) -> Option<Vec<EntryRef>> {
         let Shape::Large(members) = self.shape else { return None };
         let mut places = Vec::with_capacity(ranks.len());

@@ -27,7 +27,6 @@ pub(crate) struct MemberRecord<'a> {
 }
 
 impl MemberRecord<'_> {
-    /// Whether the member lies before the boundary.
     #[inline]
     pub(crate) fn is_before(&self, cut: &ElementBoundary<'_>) -> bool {
         cut.is_after(score::order_bits(self.score), || self.member)
@@ -43,7 +42,7 @@ fn read_record(packed: &[u8], start: usize) -> MemberRecord<'_> {
     MemberRecord { start, end, score: score::read(&packed[at..member_at]), member: &packed[member_at..end] }
 }
 
-/// The members of a packed sorted set, including the count prefix.
+/// Returns the members of a packed sorted set, including the count prefix.
 #[inline]
 pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = MemberRecord<'_>> + Clone {
     let mut at = COUNT_LEN;
@@ -70,7 +69,7 @@ pub(crate) fn find_record<'a>(packed: &'a [u8], member: &[u8]) -> Option<MemberR
     None
 }
 
-/// The members in descending order.
+/// Returns the members in descending order.
 pub(crate) fn reversed(packed: &[u8]) -> impl Iterator<Item = MemberRecord<'_>> {
     let starts: SmallVec<[u16; 128]> = records(packed).map(|record| record.start as u16).collect();
     starts.into_iter().rev().map(|start| read_record(packed, usize::from(start)))

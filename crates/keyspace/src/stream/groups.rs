@@ -10,9 +10,9 @@ use crate::tree::Map;
 /// A consumer group.
 #[derive(Debug, Clone, Default)]
 pub struct Group {
-    /// The last delivered id.
+    /// The id of the last entry delivered to the group.
     pub last_delivered: StreamId,
-    /// Number of entries read up to that id, if known.
+    /// Number of entries read up to `last_delivered`; `None` if unknown.
     pub entries_read: Option<u64>,
     pub(super) pending: Map<StreamId, PendingEntry>,
     /// Pending entries by delivery time; built on first use.
@@ -34,21 +34,21 @@ pub struct PendingEntry {
 /// A consumer of a group.
 #[derive(Debug, Clone)]
 pub struct Consumer {
-    /// Time of its last attempt to read or claim entries.
+    /// Time of the consumer's last attempt to read or claim entries.
     pub last_seen: Millis,
-    /// Time at which it last received an entry, if ever.
+    /// Time at which the consumer last received an entry; `None` if it never did.
     pub last_active: Option<Millis>,
     pub(super) pending: Map<StreamId, ()>,
 }
 
 impl Consumer {
-    /// Number of pending entries.
+    /// Returns the number of pending entries.
     #[must_use]
     pub fn pending_len(&self) -> usize {
         self.pending.len()
     }
 
-    /// The pending entries from an id on.
+    /// Returns the pending entries from an id on.
     pub fn pending_from(&self, from: StreamId) -> impl Iterator<Item = StreamId> {
         self.pending.iter_from(&from).map(|(id, ())| *id)
     }
@@ -61,30 +61,30 @@ impl Group {
         Self { last_delivered: last, entries_read: read, ..Self::default() }
     }
 
-    /// Number of pending entries.
+    /// Returns the number of pending entries.
     #[must_use]
     pub fn pending_len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Number of consumers.
+    /// Returns the number of consumers.
     #[must_use]
     pub fn consumer_count(&self) -> usize {
         self.consumers.len()
     }
 
-    /// The delivery state of an entry, if it is pending.
+    /// Returns the delivery state of an entry, if it is pending.
     #[must_use]
     pub fn pending(&self, id: StreamId) -> Option<&PendingEntry> {
         self.pending.get(&id)
     }
 
-    /// The pending entries from an id on.
+    /// Returns the pending entries from an id on.
     pub fn pending_from(&self, from: StreamId) -> impl Iterator<Item = (StreamId, &PendingEntry)> {
         self.pending.iter_from(&from).map(|(id, pending)| (*id, pending))
     }
 
-    /// The pending entries ordered by delivery time, oldest first.
+    /// Returns the pending entries ordered by delivery time, oldest first.
     pub fn pending_by_time(&self) -> impl Iterator<Item = (Millis, StreamId)> {
         let by_time = self.by_time.get_or_init(|| {
             let mut by_time = Map::default();
@@ -96,7 +96,7 @@ impl Group {
         by_time.iter().map(|(entry, ())| *entry)
     }
 
-    /// The highest pending id.
+    /// Returns the highest pending id.
     #[must_use]
     pub fn last_pending(&self) -> Option<StreamId> {
         self.pending.last().map(|(id, _)| *id)
@@ -108,19 +108,19 @@ impl Group {
         self.consumers.get(name)
     }
 
-    /// The shared name of an existing consumer.
+    /// Returns the shared name of an existing consumer.
     #[must_use]
     pub fn name_of(&self, consumer: &[u8]) -> Option<Arc<[u8]>> {
         let (name, _) = self.consumers.iter_from(consumer).next()?;
         (**name == *consumer).then(|| name.clone())
     }
 
-    /// A consumer, for updating its times.
+    /// Returns a consumer for updating its times.
     pub fn consumer_mut(&mut self, name: &[u8]) -> Option<&mut Consumer> {
         self.consumers.get_mut(name)
     }
 
-    /// The consumers ordered by name.
+    /// Returns the consumers ordered by name.
     pub fn consumers(&self) -> impl Iterator<Item = (&Arc<[u8]>, &Consumer)> {
         self.consumers.iter()
     }
@@ -183,7 +183,7 @@ impl Group {
         Some(consumer.pending.len())
     }
 
-    /// Estimated bytes.
+    /// Estimates the memory of the group in bytes.
     pub(super) fn estimated_bytes(&self) -> usize {
         const PENDING_BYTES: usize = 96;
         const CONSUMER_BYTES: usize = 128;
@@ -197,13 +197,13 @@ impl Group {
 }
 
 impl Stream {
-    /// Number of groups.
+    /// Returns the number of groups.
     #[must_use]
     pub fn group_count(&self) -> usize {
         self.groups.len()
     }
 
-    /// The groups ordered by name.
+    /// Returns the groups ordered by name.
     pub fn groups(&self) -> impl Iterator<Item = (&Arc<[u8]>, &Group)> {
         self.groups.iter()
     }
@@ -232,7 +232,7 @@ impl Stream {
         Some(gone)
     }
 
-    /// Whether an entry is pending in any group.
+    /// Returns whether an entry is pending in any group.
     #[must_use]
     pub fn is_pending(&self, id: StreamId) -> bool {
         self.groups.iter().any(|(_, group)| group.pending.contains(&id))

@@ -96,7 +96,7 @@ impl Collection for LargeStream {
         }
     }
 
-    /// Hands over the whole stream, which is then visited part by part.
+    /// Takes over the whole stream for the snapshot, which then visits it part by part.
     fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize> {
         let Pin { stream, kept_bytes: kept, .. } = self.unpin(bit)?;
         let next = StreamCursor::default();
@@ -112,15 +112,15 @@ impl Collection for LargeStream {
     }
 }
 
-/// Limits of one part: pieces, and bytes of nodes.
+/// Maximum number of pieces in one part; the bytes of nodes are limited as well.
 const MAX_PIECES_PER_PART: usize = 256;
 const MAX_BYTES_PER_PART: usize = 32 << 10;
 
-/// A stream that a walk took over.
+/// The stream that a snapshot visits, with the position reached.
 #[derive(Debug)]
 struct StreamWalk {
     stream: Stream,
-    /// Keeps the bytes accounted until all parts are visited.
+    /// Keeps the bytes counted until all parts are visited.
     _kept: SnapshotOnlyBytes,
     from: StreamCursor,
     next: StreamCursor,

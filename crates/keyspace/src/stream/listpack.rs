@@ -29,10 +29,9 @@ use resp::parse_i64;
 /// Header length in bytes.
 pub(super) const HEADER_LEN: usize = 6;
 const END: u8 = 0xFF;
-/// From this many items on, the header does not state the count.
+/// Number of items from which the header does not state the count.
 const UNKNOWN_LEN: u16 = u16::MAX;
 
-/// A listpack item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Item<'a> {
     Bytes(&'a [u8]),
@@ -40,7 +39,6 @@ pub(super) enum Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    /// The item as text.
     pub(super) fn text<'b>(self, digits: &'b mut itoa::Buffer) -> &'b [u8]
     where
         'a: 'b,
@@ -98,7 +96,7 @@ pub(super) fn integer(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     Some((item.integer()?, next))
 }
 
-/// Offset of the item before the one at `at`.
+/// Returns the offset of the item before the one at `at`.
 pub(super) fn previous_offset(bytes: &[u8], at: usize) -> Option<usize> {
     let (mut len, mut shift) = (0usize, 0);
     for count in 1..=5 {
@@ -112,12 +110,12 @@ pub(super) fn previous_offset(bytes: &[u8], at: usize) -> Option<usize> {
     None
 }
 
-/// Whether `at` is the terminator.
+/// Returns whether the terminator is at `at`.
 pub(super) fn is_end(bytes: &[u8], at: usize) -> bool {
     at + 1 >= bytes.len()
 }
 
-/// Offset of the terminator.
+/// Returns the offset of the terminator.
 pub(super) fn item_end(bytes: &[u8]) -> usize {
     bytes.len() - 1
 }
@@ -132,7 +130,7 @@ fn backward_length_size(len: usize) -> usize {
     }
 }
 
-/// An empty listpack with capacity for `room` bytes.
+/// Returns an empty listpack with capacity for `room` bytes.
 pub(super) fn empty(room: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(room.max(HEADER_LEN + 1));
     bytes.extend_from_slice(&[(HEADER_LEN + 1) as u8, 0, 0, 0, 0, 0, END]);
@@ -150,7 +148,7 @@ pub(super) fn is_valid(bytes: &[u8], items: usize) -> bool {
         && has_valid_backward_lengths(bytes)
 }
 
-/// Whether each item's backward length matches the item.
+/// Returns whether each item's backward length matches the item.
 fn has_valid_backward_lengths(bytes: &[u8]) -> bool {
     let mut at = HEADER_LEN;
     while !is_end(bytes, at) {
@@ -162,7 +160,6 @@ fn has_valid_backward_lengths(bytes: &[u8]) -> bool {
     at == item_end(bytes)
 }
 
-/// Appends items.
 pub(super) struct Appender<'b> {
     bytes: &'b mut Vec<u8>,
     items: usize,
@@ -177,7 +174,7 @@ impl<'b> Appender<'b> {
     /// Appends a string, as an integer if it is a canonical one.
     #[inline]
     pub(super) fn push(&mut self, string: &[u8]) {
-        // The longest integer has twenty characters.
+        // A string longer than the longest integer, which has twenty characters, needs no parsing.
         match if string.len() <= 20 { parse_i64(string) } else { None } {
             Some(value) => self.push_integer(value),
             None => self.push_string(string),
@@ -257,7 +254,7 @@ fn put_integer(bytes: &mut Vec<u8>, value: i64) {
     }
 }
 
-/// Low seven bits last; every byte but the first has the continuation bit.
+/// Writes a backward length. The low seven bits come last; every byte but the first has the continuation bit.
 #[inline]
 fn put_backward_length(bytes: &mut Vec<u8>, len: usize) {
     let count = backward_length_size(len);
@@ -267,7 +264,6 @@ fn put_backward_length(bytes: &mut Vec<u8>, len: usize) {
     }
 }
 
-/// Replaces the integer at `at`.
 pub(super) fn replace_integer(bytes: &mut Vec<u8>, at: usize, value: i64) {
     let Some((Item::Integer(old), next)) = item(bytes, at) else { return };
     if (0..=127).contains(&value) && (0..=127).contains(&old) && bytes[at] < 0x80 {

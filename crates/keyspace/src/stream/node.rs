@@ -29,7 +29,7 @@ pub(super) struct NodeRef<'a> {
     pub(super) live_count: u64,
     pub(super) deleted_count: u64,
     fields: usize,
-    /// Offsets of the first name and of the first entry.
+    /// Offset of the first field name; the next field is the offset of the first entry.
     names_offset: usize,
     first_entry_offset: usize,
 }
@@ -39,7 +39,7 @@ pub(super) struct NodeRef<'a> {
 pub(super) struct Record<'a> {
     pub(super) entry: StreamEntry<'a>,
     pub(super) is_deleted: bool,
-    /// Offsets of its flags and of the next entry.
+    /// Offset of the entry's flags; the next field is the offset of the next entry.
     offset: usize,
     next: usize,
 }
@@ -57,13 +57,13 @@ pub struct StreamEntry<'a> {
 }
 
 impl StreamEntry<'_> {
-    /// Number of fields.
+    /// Returns the number of fields.
     #[must_use]
     pub fn len(&self) -> usize {
         self.fields
     }
 
-    /// Always false: an entry has at least one field.
+    /// Always returns false, because an entry has at least one field.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.fields == 0
@@ -86,7 +86,7 @@ impl StreamEntry<'_> {
     }
 }
 
-/// Entries at a node's end that are checked before searching from its start.
+/// Number of entries at a node's end that are checked before searching from its start.
 const TAIL_CHECKED_BYTES: usize = 8;
 
 impl<'a> NodeRef<'a> {
@@ -140,8 +140,8 @@ impl<'a> NodeRef<'a> {
         Some(Record { entry, is_deleted: flags & DELETED != 0, offset: at, next })
     }
 
-    /// The entries in order, starting at or before the first whose id is not below `from`. Clients that
-    /// follow a stream ask for the newest entries, so those are checked first.
+    /// Returns the entries in order, starting at or before the first whose id is not below `from`. Clients that follow
+    /// a stream ask for the newest entries, so those are checked first.
     pub(super) fn records_from(self, from: StreamId) -> impl Iterator<Item = Record<'a>> {
         let last = self.backward().take(if from > self.id { TAIL_CHECKED_BYTES } else { 0 });
         let before = last.into_iter().find(|record| record.entry.id < from);
@@ -153,7 +153,7 @@ impl<'a> NodeRef<'a> {
         })
     }
 
-    /// The entries in reverse.
+    /// Returns the entries in reverse.
     pub(super) fn backward(self) -> impl Iterator<Item = Record<'a>> {
         let mut end = listpack::item_end(self.bytes);
         std::iter::from_fn(move || {
@@ -170,7 +170,7 @@ impl<'a> NodeRef<'a> {
         })
     }
 
-    /// The id of the last entry, deleted or not.
+    /// Returns the id of the last entry, deleted or not.
     pub(super) fn last_id(self) -> StreamId {
         self.backward().next().map_or(self.id, |record| record.entry.id)
     }
@@ -204,7 +204,7 @@ impl<'a> Fields<'a> {
         self.0.chunks_exact(2).map(|pair| (pair[0], pair[1]))
     }
 
-    /// Bytes of names and values.
+    /// Returns the bytes of names and values.
     pub(super) fn bytes(&self) -> usize {
         self.0.iter().map(|word| word.len()).sum()
     }
@@ -269,7 +269,7 @@ pub(super) fn mark_deleted(
     }
     let (live, deleted, count) = (node.live_count, node.deleted_count, marked.len() as u64);
     for at in marked {
-        // The flags are a one-byte integer; nodes from outside are checked for that.
+        // The flags are a one-byte integer, which is checked for nodes from outside.
         bytes[at] |= DELETED as u8;
     }
     if count > 0 {
@@ -290,8 +290,8 @@ pub(super) enum DeletionDecision {
     Stop,
 }
 
-/// Validates a node from outside: every item in place, ascending ids, correct counts. Returns the number of
-/// live entries and the last id, deleted or not.
+/// Validates a node from outside: every item must be in place, ids must ascend, and counts must be correct. Returns the
+/// number of live entries and the last id, deleted or not.
 pub(super) fn check_deletion(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
     let node = NodeRef::read(id, bytes)?;
     let (mut at, mut items, mut live, mut deleted) = (node.first_entry_offset, node.fields + 4, 0, 0);

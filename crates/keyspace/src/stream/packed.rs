@@ -1,7 +1,7 @@
-//! The packed format of streams: how small ones are stored, and how parts of a large one arrive.
+//! The packed format of streams, in which small streams are stored and parts of large streams arrive.
 //!
-//! A two-byte entry count, as in every packed collection, then pieces, each with a type byte. Ids, times and
-//! numbers are varints; names and nodes are length-prefixed.
+//! The format is a two-byte entry count, as in every packed collection, then pieces, each with a type byte. Ids, times
+//! and numbers are varints; names and nodes are length-prefixed.
 
 use clock::Millis;
 
@@ -16,7 +16,7 @@ use crate::large::Large;
 use crate::packed::{COUNT_LEN, PackedBuilder, PackedValue, Shape};
 use crate::table::Table;
 
-/// Maximum size of a packed stream in bytes; it is rewritten with each entry.
+/// Maximum size of a packed stream in bytes, kept small because the stream is rewritten with each entry.
 const MAX_PACKED_BYTES: usize = 1 << 10;
 
 const HEAD_PIECE: u8 = 0;
@@ -113,7 +113,7 @@ fn push(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
     }
 }
 
-/// Decodes pieces that this module wrote, so they are well-formed.
+/// Decodes pieces. Only this module writes them, so they are well-formed.
 struct PieceReader<'a>(&'a [u8]);
 
 impl<'a> PieceReader<'a> {
@@ -195,7 +195,6 @@ impl<'a> Iterator for PieceReader<'a> {
     }
 }
 
-/// The head of a packed stream.
 pub(super) fn head(packed: &[u8]) -> StreamHead {
     let head = PieceReader::new(packed).find_map(|piece| match piece {
         StreamPiece::Head { head, .. } => Some(head),
@@ -211,7 +210,7 @@ pub(super) fn unpack(packed: &[u8]) -> Stream {
     stream
 }
 
-/// Whether a stream is stored in this form: at most one node, no groups and no producers.
+/// Returns whether a stream is stored in this form: at most one node, no groups and no producers.
 pub(crate) fn stays_packed(packed: &[u8]) -> bool {
     let mut pieces = PieceReader::new(packed);
     let mut next = pieces.next();
@@ -254,7 +253,7 @@ impl PackedBuilder {
 }
 
 impl<'a> PackedValue<'a> {
-    /// The pieces of a packed stream, or of one part of it. Counts that would need lookahead are 0.
+    /// Returns the pieces of a packed stream, or of one part of it. Counts that would need lookahead are 0.
     pub fn pieces(&self) -> impl Iterator<Item = StreamPiece<'a>> + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Stream);
         PieceReader::new(self.bytes())
@@ -262,7 +261,7 @@ impl<'a> PackedValue<'a> {
 }
 
 impl Table {
-    /// The stream at `place`, or `None` if the value has another type.
+    /// Returns the stream at `place`, or `None` if the value has another type.
     #[must_use]
     pub fn stream(&self, place: EntryRef) -> Option<StreamRef<'_>> {
         self.typed::<StreamRef<'_>>(place)

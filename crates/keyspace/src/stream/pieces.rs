@@ -41,7 +41,7 @@ pub enum StreamPiece<'a> {
         name: &'a [u8],
         /// The last delivered id.
         last: StreamId,
-        /// Number of entries read, if known.
+        /// Number of entries that the group has read; `None` if unknown.
         read: Option<u64>,
         /// Number of pending entries that follow.
         pending: usize,
@@ -50,9 +50,9 @@ pub enum StreamPiece<'a> {
     Pending {
         /// The entry id.
         id: StreamId,
-        /// Time of the last delivery.
+        /// Time at which the entry was last delivered.
         delivered: Millis,
-        /// Number of deliveries.
+        /// Number of times that the entry was delivered.
         count: u64,
     },
     /// Number of the group's consumers that follow.
@@ -61,9 +61,9 @@ pub enum StreamPiece<'a> {
     Consumer {
         /// The consumer name.
         name: &'a [u8],
-        /// Time of the last attempt to read or claim.
+        /// Time of the consumer's last attempt to read or claim entries.
         seen: Millis,
-        /// Time at which the consumer last received an entry.
+        /// Time at which the consumer last received an entry; `None` if it never did.
         active: Option<Millis>,
         /// Number of pending entries of this consumer that follow.
         pending: usize,
@@ -88,15 +88,15 @@ pub enum StreamPiece<'a> {
     Iid {
         /// The iid bytes.
         iid: &'a [u8],
-        /// Id of the entry added with it.
+        /// Id of the entry that was added with this iid.
         id: StreamId,
     },
-    /// Message totals of all producers; follows their iids.
+    /// Message totals of all producers, which follow the producers' iids.
     Totals(IdempotenceTotals),
 }
 
 impl StreamPiece<'_> {
-    /// Approximate size in bytes.
+    /// Returns the approximate size of the piece in bytes.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Node { bytes, .. } => bytes.len(),
@@ -139,20 +139,20 @@ enum CursorState {
     #[default]
     Nothing,
     Nodes(Option<StreamId>),
-    /// Inside the groups, after all pieces of this one.
+    /// The cursor is inside the groups, after all pieces of this one.
     Groups(Option<Name>),
     Pending(Name, Option<StreamId>),
-    /// Inside the consumers of a group, after all pieces of this one.
+    /// The cursor is inside the consumers of a group, after all pieces of this one.
     Consumers(Name, Option<Name>),
     Owned(Name, Name, Option<StreamId>),
-    /// Inside the producers, after all pieces of this one.
+    /// The cursor is inside the producers, after all pieces of this one.
     Producers(Option<Name>),
     Iids(Name, Option<(StreamId, Name)>),
     All,
 }
 
 impl StreamCursor {
-    /// The next piece of the stream, which must not change between calls.
+    /// Returns the next piece of the stream, which must not change between calls.
     pub fn next<'a>(&mut self, stream: &'a Stream) -> Option<StreamPiece<'a>> {
         loop {
             let (stage, piece) = std::mem::replace(&mut self.0, CursorState::All).step(stream)?;
@@ -227,7 +227,7 @@ impl CursorState {
         })
     }
 
-    /// The next producer, or what follows the last one.
+    /// Returns the next producer, or what follows the last one.
     fn step_producer<'a>(stream: &'a Stream, last: Option<&[u8]>) -> Option<(Self, Option<StreamPiece<'a>>)> {
         let producers = stream.producers.as_ref()?;
         Some(match producers.by_name.after(last) {
@@ -255,7 +255,7 @@ impl StreamPart<'_> {
         self.stream.has_active_times()
     }
 
-    /// Whether the stream has or had idempotent producers.
+    /// Returns whether the stream has or had idempotent producers.
     #[must_use]
     pub fn has_producers(&self) -> bool {
         self.stream.producers().is_some()
@@ -271,15 +271,15 @@ impl StreamPart<'_> {
 }
 
 impl Stream {
-    /// Whether any consumer's active time differs from its seen time.
+    /// Returns whether any consumer's active time differs from its seen time.
     #[must_use]
     pub fn has_active_times(&self) -> bool {
         let mut consumers = self.groups.iter().flat_map(|(_, group)| group.consumers.iter());
         consumers.any(|(_, consumer)| consumer.last_active != Some(consumer.last_seen))
     }
 
-    /// Adds a piece. Returns false if it does not fit the previous ones: names and ids must ascend, a pending
-    /// entry has one consumer, and counts must match. Nodes must have been validated by [`check_node`].
+    /// Adds a piece. Returns false if it does not fit the previous pieces: names and ids must ascend, a pending entry
+    /// has one consumer, and counts must match. Nodes must have been validated by [`check_node`].
     #[must_use]
     pub fn add_piece(&mut self, piece: StreamPiece<'_>) -> bool {
         match piece {
@@ -297,7 +297,7 @@ impl Stream {
                 rises
             }
             StreamPiece::Pending { id, delivered, count } => self.groups.last_mut().is_some_and(|group| {
-                // The owner is still unknown: the group's consumers follow later.
+                // The owner is not known yet, because the group's consumers follow later.
                 let pending = PendingEntry {
                     consumer: Name::default(),
                     delivery_time: delivered,
@@ -333,7 +333,7 @@ impl Stream {
         }
     }
 
-    /// Returns whether the producer sorts after the existing ones.
+    /// Adds a producer. Returns whether its name sorts after those of the existing producers.
     fn add_producer(&mut self, name: &[u8]) -> bool {
         let Some(producers) = self.producers.as_mut() else { return false };
         Arc::make_mut(producers).add_producer(name)

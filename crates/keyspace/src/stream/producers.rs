@@ -1,8 +1,8 @@
 //! Idempotent producers: detects messages that are already in the stream.
 //!
-//! A producer gives each message an id, the iid, and resends a message when it does not know whether it
-//! arrived. The stream keeps the iids of each producer with their entry ids, limited by time and by number.
-//! The age of an iid is that of its entry, whose id starts with its timestamp. Behaviour of Redis 8.6.
+//! A producer gives each message an id, the iid, and resends a message when it does not know whether the message
+//! arrived. The stream keeps the iids of each producer with their entry ids, limited by time and by number. The age of
+//! an iid is that of its entry, whose id starts with its timestamp. The behaviour is that of Redis 8.6.
 
 use std::sync::Arc;
 
@@ -32,16 +32,16 @@ pub struct Producers {
     /// Bytes of names and iids.
     bytes: usize,
     pub(super) lifetime_totals: IdempotenceTotals,
-    /// The last producer read, while a stream is loaded from a file.
+    /// The producer that was read last, while a stream is loaded from a file.
     last: Option<Name>,
 }
 
 /// Message counts since the stream was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IdempotenceTotals {
-    /// Messages that were added.
+    /// Number of messages that were added.
     pub added: u64,
-    /// Messages that were duplicates.
+    /// Number of messages that were duplicates and therefore not added.
     pub duplicates: u64,
 }
 
@@ -66,31 +66,31 @@ impl Producers {
         }
     }
 
-    /// The retention limits of iids.
+    /// Returns the retention limits of iids.
     #[must_use]
     pub fn bounds(&self) -> IdempotenceBounds {
         self.bounds
     }
 
-    /// The message counts so far.
+    /// Returns the message counts so far.
     #[must_use]
     pub fn lifetime_totals(&self) -> IdempotenceTotals {
         self.lifetime_totals
     }
 
-    /// Number of known producers.
+    /// Returns the number of known producers.
     #[must_use]
     pub fn producer_count(&self) -> usize {
         self.by_name.len()
     }
 
-    /// Number of known iids.
+    /// Returns the number of known iids.
     #[must_use]
     pub fn iid_count(&self) -> usize {
         self.by_name.iter().map(|(_, producer)| producer.iids.len()).sum()
     }
 
-    /// The entry that the producer added with this iid.
+    /// Returns the entry that the producer added with this iid.
     #[must_use]
     pub fn find(&self, producer: &[u8], iid: &[u8]) -> Option<StreamId> {
         self.by_name.get(producer)?.iids.get(iid).copied()
@@ -116,7 +116,7 @@ impl Producers {
         self.drop_surplus(producer, &(id, iid));
     }
 
-    /// Adds a producer read from a file; its iids follow. Returns whether it is new.
+    /// Adds a producer read from a file, whose iids are added next. Returns whether it is new.
     pub(super) fn add_producer(&mut self, name: &[u8]) -> bool {
         let name: Name = name.into();
         self.last = Some(name.clone());
@@ -124,7 +124,7 @@ impl Producers {
         self.by_name.insert(name, Producer::default()).is_none()
     }
 
-    /// Adds an iid to the last producer. Returns whether it is new.
+    /// Adds an iid to the producer that was added last. Returns whether the iid is new.
     pub(super) fn add_iid_to_last_producer(&mut self, iid: &[u8], id: StreamId) -> bool {
         let Some(name) = self.last.clone() else { return false };
         let is_new = self.find(&name, iid).is_none();
@@ -134,15 +134,15 @@ impl Producers {
         is_new
     }
 
-    /// Removes the oldest surplus iids of a producer, but never `newest`: two iids can share one entry and
-    /// thus one age, and the one just inserted must stay.
+    /// Removes the oldest surplus iids of a producer, but never `newest`. Two iids can share one entry and thus one
+    /// age, and the iid that was just inserted must stay.
     fn drop_surplus(&mut self, name: &[u8], newest: &(StreamId, Name)) {
         while let Some(oldest) = self.oldest_beyond_limit(name, newest) {
             self.remove_iid(name, oldest);
         }
     }
 
-    /// The next surplus iid to remove.
+    /// Returns the next surplus iid to remove.
     fn oldest_beyond_limit(&self, name: &[u8], newest: &(StreamId, Name)) -> Option<(StreamId, Name)> {
         let producer = self.by_name.get(name)?;
         if producer.iids.len() as u64 <= self.bounds.max_iids {
@@ -191,7 +191,7 @@ impl Producers {
 }
 
 impl Stream {
-    /// The idempotent producers, if there ever were any.
+    /// Returns the idempotent producers, if there ever were any.
     #[must_use]
     pub fn producers(&self) -> Option<&Producers> {
         self.producers.as_deref()
@@ -204,12 +204,12 @@ impl Stream {
         self.producers = Some(Arc::new(Producers { lifetime_totals: totals, ..Producers::new(bounds) }));
     }
 
-    /// The producers, for editing; created with `bounds` if there are none.
+    /// Returns the producers, for editing; created with `bounds` if there are none.
     fn producers_mut(&mut self, bounds: IdempotenceBounds) -> &mut Producers {
         Arc::make_mut(self.producers.get_or_insert_with(|| Arc::new(Producers::new(bounds))))
     }
 
-    /// The entry that a producer added with this iid, counting the message as a duplicate. Expired iids are
+    /// Returns the entry that a producer added with this iid, counting the message as a duplicate. Expired iids are
     /// removed first.
     pub fn find_duplicate(&mut self, producer: &[u8], iid: &[u8], now: Millis) -> Option<StreamId> {
         let producers = Arc::make_mut(self.producers.as_mut()?);

@@ -1,4 +1,4 @@
-//! Deletes entries together with their group references, or only after every group has acknowledged them.
+//! Deletes entries together with their group references, or only after every group has acknowledged the entries.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::node::NodeRef;
 use super::{Stream, StreamId, StreamTrim, TrimPrecision, live_entries};
 
 impl Stream {
-    /// Whether every group has delivered entry `id` and none has it pending. Without groups every entry
-    /// counts as acknowledged.
+    /// Returns whether every group has delivered entry `id` and none has it pending. Without groups every entry counts
+    /// as acknowledged.
     #[must_use]
     pub fn is_acknowledged(&self, id: StreamId) -> bool {
         self.groups.iter().all(|(_, group)| group.last_delivered >= id && !group.pending.contains(&id))
@@ -25,8 +25,8 @@ impl Stream {
         names
     }
 
-    /// The entries that a trim would delete if it checks each one. `limit` bounds the number of removed
-    /// entries before a node that would exceed it is left alone; 0 means unlimited.
+    /// Returns the entries that a trim would delete if it checks each one. `limit` bounds the number of removed entries
+    /// before a node that would exceed it is left alone; 0 means unlimited.
     pub fn trimmable_entries(
         &self,
         trim: StreamTrim,
@@ -56,7 +56,7 @@ impl Stream {
         ids
     }
 
-    /// Whether these ascending ids are the first ones of the stream.
+    /// Returns whether these ascending ids are the first ones of the stream.
     #[must_use]
     pub fn first_id_is(&self, ids: &[StreamId]) -> bool {
         let mut first = self.range(StreamId::MIN, StreamId::MAX);

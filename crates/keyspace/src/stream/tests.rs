@@ -23,7 +23,7 @@ struct ReferenceModel {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Distance after the last id, and the seed of the fields.
+    /// Adds an entry, with the distance from the last id and the seed of the fields.
     Add(u64, u8),
     Delete(u64),
     MaxLen(u64, bool),
@@ -91,7 +91,6 @@ fn model(stream: &Stream) -> ReferenceModel {
     ReferenceModel { entries, pending }
 }
 
-/// Rebuilds the stream from its pieces.
 fn rebuild_from_pieces(stream: &Stream) -> Stream {
     let (mut cursor, mut copy) = (StreamCursor::default(), Stream::default());
     while let Some(piece) = cursor.next(stream) {
@@ -168,7 +167,7 @@ impl TestRun {
                     let group = stream.group_mut(b"g").expect("it is there");
                     group.create_consumer(&name, Millis(1));
                     group.assign(id(number), &name, Millis(number as i64 * 7 % 11), number);
-                    // From now on the index by time is maintained, unless the stream is packed.
+                    // Reading by time builds the index, which is maintained from now on, unless the stream is packed.
                     assert_eq!(group.pending_by_time().count(), group.pending_len());
                 });
                 self.model.pending.insert(id(number), (name.to_vec(), number));
@@ -184,7 +183,7 @@ impl TestRun {
         }
     }
 
-    /// Applies a node-wise trim to the model: the removed entries must be the first ones and not too many.
+    /// Applies a trim by whole nodes to the model: the removed entries must be the first ones and not too many.
     fn trim_nodes(&mut self, trim: StreamTrim, least: usize) {
         let before = self.model.entries.len();
         let cut = self.edit_stream(|stream| stream.trim(trim, TrimPrecision::Nodes(0)).0) as usize;
@@ -199,7 +198,7 @@ impl TestRun {
     }
 }
 
-/// The stream that a snapshot shows under its only key.
+/// Returns the stream that a snapshot shows under its only key.
 fn format_stream(snapshot: &mut crate::Snapshot, keyspace: &Keyspace) -> ReferenceModel {
     let (mut stream, mut packed) = (Stream::default(), Vec::new());
     snapshot.walk(keyspace.key(b"key").slot(), &mut |entry| match entry.value {
@@ -252,7 +251,7 @@ proptest! {
         let at = at.index(wrong.len());
         wrong[at] = with;
         if check_node(*first, &wrong).is_some() {
-            // If accepted, it must be readable and editable.
+            // A node that is accepted must be readable and editable.
             let mut copy = Stream::default();
             let added = copy.add_piece(StreamPiece::Node { id: *first, bytes: &wrong });
             prop_assert!(added);

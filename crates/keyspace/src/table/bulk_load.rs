@@ -20,9 +20,9 @@ pub struct NewEntry<'a> {
     pub key: Key<'a>,
     /// The value.
     pub value: PackedValue<'a>,
-    /// Expiry time, if any.
+    /// Time at which the key expires; `None` if it has no expiry.
     pub expiry: Option<Millis>,
-    /// Usage counters; `None` means used now.
+    /// Usage counters; `None` means that the key counts as used now.
     pub usage: Option<Usage>,
 }
 
@@ -96,8 +96,8 @@ mod tests {
         (value, table.expiry(place), table.usage(place))
     }
 
-    /// Loads a mix of entries, some with duplicate keys, with an `expected` of none, of the exact number and
-    /// of far more. The result must equal inserting them one at a time.
+    /// Loads a mix of entries, some with duplicate keys, where `expected` is zero, the exact number, or far more. The
+    /// result must equal inserting the entries one at a time.
     #[test]
     fn bulk_load_equals_single_inserts() {
         let names: Vec<Vec<u8>> =

@@ -12,8 +12,8 @@ use crate::overflow::OverflowValue;
 use crate::packed::PackedValue;
 use crate::usage::Usage;
 
-/// A value that belongs to no table: taken out of one to be put into another (RENAME, MOVE), copied (COPY),
-/// or built before its key is created (RESTORE, loading).
+/// A value that belongs to no table: taken from one key to be stored under another (RENAME, MOVE), copied (COPY), or
+/// built before its key is created (RESTORE, loading).
 #[derive(Debug)]
 #[must_use = "the value lies nowhere else"]
 pub struct DetachedValue {
@@ -27,13 +27,13 @@ impl DetachedValue {
         Self { value_encoding: form, usage: Usage::for_new_keys().0, value }
     }
 
-    /// An empty value in the large form, for more elements than a packed one can hold.
+    /// Creates an empty value in the large form, for more elements than a packed value can hold.
     pub fn large(kind: Kind) -> Self {
         Self::of(ValueEncoding::initial_for(kind), UnstoredValue::Overflow(Large::empty(kind)))
     }
 
-    /// Adds the elements of a part to a large value of its kind. Returns whether all were new. `limits`
-    /// decides the OBJECT ENCODING.
+    /// Adds the elements of a part, whose kind must be that of the value. Returns whether all elements were new.
+    /// `limits` decides the OBJECT ENCODING.
     #[must_use]
     pub fn add(&mut self, part: PackedValue<'_>, limits: &EncodingLimits) -> bool {
         debug_assert_eq!(self.value_encoding.kind(), part.kind());

@@ -18,7 +18,8 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Item for (K, V) {
         children[0].summary.clone()
     }
 
-    /// A bound that is too low is harmless, so the key need not be cloned again.
+    /// Lowers the label if necessary. Never raises it: a lower bound that is too low is harmless, and raising it would
+    /// clone a key.
     fn update_summary(label: &mut K, below: &Items<Self>) {
         let least = match below {
             Items::Leaf(items) => &items[0].0,
@@ -30,7 +31,6 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Item for (K, V) {
     }
 }
 
-/// The path to a key.
 #[derive(Debug)]
 struct KeySeek<'a, Q: ?Sized>(&'a Q);
 
@@ -92,7 +92,6 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
         self.tree.find(&mut KeySeek(key)).map(|(_, value)| value)
     }
 
-    /// The value of a key, for editing.
     pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -107,7 +106,6 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
         self.get(key).is_some()
     }
 
-    /// Inserts a value and returns the previous one.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         let before = self.tree.edit_item(InsertSeek(key), |row, place, InsertSeek(key)| match place {
             Ok(index) => Some(std::mem::replace(&mut row.items()[index].1, value)),
@@ -141,12 +139,11 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
         self.tree.find(&mut TreeEnd::Last).map(pair)
     }
 
-    /// The last value, for editing.
     pub(crate) fn last_mut(&mut self) -> Option<&mut V> {
         self.tree.find_mut(TreeEnd::Last).map(|(_, value)| value)
     }
 
-    /// The first item after `key`; without a key, the first of all.
+    /// Returns the first item after `key`; without a key, the first of all.
     pub(crate) fn after<Q: Ord + ?Sized>(&self, key: Option<&Q>) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
@@ -161,7 +158,6 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
         self.tree.iter().map(pair)
     }
 
-    /// Iterates forward from a key.
     pub(crate) fn iter_from<Q: Ord + ?Sized>(
         &self,
         key: &Q,
@@ -172,7 +168,6 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
         self.tree.iter_from(&mut KeySeek(key)).map(pair)
     }
 
-    /// Iterates backward from a key.
     pub(crate) fn backward_from<Q: Ord + ?Sized>(
         &self,
         key: &Q,
@@ -202,7 +197,7 @@ mod tests {
     enum Step {
         Insert(u16),
         Remove(u16),
-        /// Keeps a copy of the state, which must not change any more.
+        /// Keeps a copy of the map's state, which must not change any more.
         Keep,
     }
 

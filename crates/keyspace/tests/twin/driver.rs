@@ -17,7 +17,7 @@ use super::model::{Data, Entry, Fields, ReferenceModel, Scan};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TestLimits {
     pub(crate) slots: u64,
-    /// Distinct keys per slot.
+    /// Number of distinct keys per slot.
     pub(crate) keys: u64,
     pub(crate) max_len: u64,
     /// Maximum number of distinct fields per hash.
@@ -26,7 +26,7 @@ pub(crate) struct TestLimits {
 }
 
 impl TestLimits {
-    /// The slots that the run uses.
+    /// Returns the slots that the run uses.
     fn slots(self) -> impl Iterator<Item = Slot> {
         (0..self.slots).map(|slot| Slot::of_key(format!("{slot}").as_bytes()))
     }
@@ -48,7 +48,6 @@ pub(crate) struct TestDriver {
     now: Millis,
     scans: Vec<Scan>,
     snapshots: Vec<Pinned>,
-    /// Pinned sorted-set members, with the expected members.
     members: Vec<(PinnedMembers, Expected)>,
     /// Whether the run currently adds more than it removes.
     is_growing: bool,
@@ -75,7 +74,7 @@ struct WalkedModel {
 }
 
 impl TestDriver {
-    /// `seed` determines the hashes, `choices` all operations.
+    /// Creates a run. `seed` determines the hashes, and `choices` all operations.
     pub(crate) fn new(seed: u64, choices: RandomChoices, shape: TestLimits) -> Self {
         let keyspace = Arc::new(Keyspace::new(seed, DATABASES));
         Self {
@@ -121,7 +120,7 @@ impl TestDriver {
         vec![fill as u8; len as usize]
     }
 
-    /// An expiry that may not fit six bytes.
+    /// Returns a random expiry, which may not fit six bytes.
     fn random_expiry(&mut self) -> Option<Millis> {
         let far = if self.random(40) == 0 { i64::MAX / 2 } else { 0 };
         (self.random(3) == 0).then(|| Millis(self.now.0 + far + 1 + self.random(3000) as i64))
@@ -193,7 +192,6 @@ impl TestDriver {
         }
     }
 
-    /// Compares one key.
     fn compare(&mut self, db: u16, bytes: &[u8]) {
         let key = self.keyspace.key(bytes);
         self.keyspace.prefetch_slot(&key);
@@ -284,7 +282,7 @@ impl TestDriver {
             }
             Data::Set(members, name) => {
                 members.iter().for_each(|member| assert!(builder.push_member(member)));
-                // Every small encoding is valid under some limits; the largest under none.
+                // Under some limits every small encoding is valid, but the largest is valid under none.
                 let entries = if *name == "hashtable" { 0 } else { usize::MAX };
                 let listpack = ListpackBounds { entries, value: usize::MAX };
                 let intset = if *name == "intset" { usize::MAX } else { 0 };
@@ -449,7 +447,6 @@ impl TestDriver {
         });
     }
 
-    /// Continues one of the scans.
     fn scan(&mut self) {
         let (count, which) = (self.random(20), self.random(3) as usize);
         let Some(which) = which.checked_rem(self.scans.len()) else { return };
@@ -490,7 +487,7 @@ impl TestDriver {
         }
     }
 
-    /// Number of snapshot bits in use.
+    /// Returns the number of snapshot bits in use.
     fn pin_count(&self) -> usize {
         self.snapshots.len() + self.members.len()
     }
@@ -498,7 +495,7 @@ impl TestDriver {
     fn take_snapshot(&mut self) {
         let reads = self.snapshots.iter().any(|pinned| pinned.pins_one_value) || !self.members.is_empty();
         if self.pin_count() == 3 && reads {
-            // A cut would wait.
+            // Taking a snapshot now would wait for ever.
             return;
         }
         match self.keyspace.prepare_cut().cut(&self.keyspace.acquire_global_lock(), || 7) {

@@ -9,7 +9,7 @@ mod model;
 use choices::RandomChoices;
 use driver::{TestDriver, TestLimits};
 
-/// Takes every decision from `bytes`, the shape first. Ends when they are used up.
+/// Runs with every decision taken from `bytes`, the shape of the run first. Ends when the bytes are used up.
 pub(crate) fn run_with_choices(bytes: &[u8]) {
     let mut choices = RandomChoices::new(Vec::from(bytes).into_iter());
     let mut between = |few: u64, many: u64| few + choices.below(many - few);

@@ -19,11 +19,11 @@ pub(crate) type Scores = BTreeMap<Vec<u8>, u64>;
 pub(crate) enum Data {
     String(Vec<u8>, EncodingHint),
     List(VecDeque<Vec<u8>>),
-    /// The members and the expected encoding.
+    /// A set: its members and the expected encoding.
     Set(BTreeSet<Vec<u8>>, &'static str),
-    /// The bits of each member's score, and whether the encoding is `skiplist`.
+    /// A sorted set: the bits of each member's score, and whether the encoding is `skiplist`.
     SortedSet(Scores, bool),
-    /// The fields, and whether the encoding is `hashtable`.
+    /// A hash: its fields, and whether the encoding is `hashtable`.
     Hash(Fields, bool),
     Stream(Entries),
 }
@@ -31,11 +31,9 @@ pub(crate) enum Data {
 /// The contents of a stream and of one of its groups.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Entries {
-    /// Field names and values by entry.
     pub(crate) field_names: BTreeMap<StreamId, Vec<Vec<u8>>>,
     /// Pending entries: the consumer and the delivery count.
     pub(crate) pending_entries: BTreeMap<StreamId, (Vec<u8>, u64)>,
-    /// The stream assembled from parts.
     parts: Stream,
 }
 
@@ -48,7 +46,7 @@ impl PartialEq for Entries {
 impl Eq for Entries {}
 
 impl Entries {
-    /// The group that is compared.
+    /// Name of the consumer group that is compared.
     pub(crate) const GROUP: &[u8] = b"group";
 
     fn read(stream: &Stream) -> Self {
@@ -88,7 +86,7 @@ impl Entry {
         Self { data: Data::String(bytes, encoding_hint), expiry }
     }
 
-    /// An empty entry to be assembled from parts like this one.
+    /// Returns an empty entry to be assembled from parts like this one.
     pub(crate) fn empty(part: PartElements<'_>, expiry: Option<Millis>) -> Self {
         let data = match part {
             PartElements::List(_) => Data::List(VecDeque::new()),
@@ -100,7 +98,7 @@ impl Entry {
         Self { data, expiry }
     }
 
-    /// The entry as stored in the keyspace.
+    /// Returns the entry as stored in the keyspace.
     pub(crate) fn read(value: Value<'_>, expiry: Option<Millis>) -> Self {
         let data = match value {
             Value::String(string) => Data::String(string.bytes.to_vec(), string.encoding_hint),
@@ -167,7 +165,6 @@ impl Data {
         }
     }
 
-    /// Adds a part of a large value. Returns the number of its elements.
     pub(crate) fn add(&mut self, part: PartElements<'_>) -> usize {
         let mut added = 0;
         match (self, part) {
@@ -194,7 +191,7 @@ impl Data {
                 let mut parts = std::mem::take(&mut entries.parts);
                 part.for_each(&mut |piece| assert!(parts.add_piece(piece), "{piece:?}"));
                 let before = entries.field_names.len();
-                // Entries without a consumer get one with a later part.
+                // Entries without a consumer get their consumer with a later part.
                 let whole = parts.clone();
                 *entries = Entries { parts, ..Entries::read_part(&whole) };
                 added += entries.field_names.len() - before;

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use resp::{Batch, ParseLimits, Parser, ProtocolError};
 
-/// Bytes read at once; a longer command extends the buffer.
+/// Number of bytes read at once; the buffer grows for a longer command.
 const BUFFER_LEN: usize = 1 << 20;
 /// Maximum length of an annotation line.
 const MAX_LINE_LEN: usize = 4096;
@@ -12,13 +12,13 @@ const MAX_LINE_LEN: usize = 4096;
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AofCheck {
-    /// Number of complete commands before `whole`.
+    /// Number of complete commands before `complete_bytes`.
     pub commands: u64,
     /// Offset up to which commands and transactions are complete.
     pub complete_bytes: u64,
-    /// File length.
+    /// Length of the file in bytes.
     pub len: u64,
-    /// The error at `whole`, unless the file merely ends in the middle of a command.
+    /// The error at `complete_bytes`; `None` if the file is valid or merely ends in the middle of a command.
     pub error: Option<String>,
     /// Offset of the first annotation with a time later than the requested one.
     pub is_past_limit: Option<u64>,
@@ -36,14 +36,14 @@ impl AofCheck {
         }
     }
 
-    /// Whether the file has nothing but complete commands.
+    /// Returns whether the file consists of complete commands only.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.complete_bytes == self.len
     }
 }
 
-/// Reads the commands of a file. `until` limits the check to commands before these Unix seconds.
+/// Reads the commands of a file. `until`, in Unix seconds, limits the check to the commands before that time.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -62,9 +62,9 @@ pub fn check(input: impl Read, until: Option<i64>) -> io::Result<AofCheck> {
 
 struct Checker<R> {
     input: R,
-    /// Bytes read and not yet parsed.
+    /// Bytes that were read and not parsed yet.
     buffer: Vec<u8>,
-    /// File offset of `buffer`.
+    /// Offset in the file of the first byte of `buffer`.
     position: u64,
     limit: Option<i64>,
     result: AofCheck,
@@ -91,7 +91,7 @@ impl<R: Read> Checker<R> {
         }
     }
 
-    /// Parses the buffer up to the next annotation. Returns whether there was one.
+    /// Parses the buffer up to the next annotation. Returns whether it found an annotation.
     fn parse_buffer(&mut self, parser: &mut Parser) -> bool {
         let limits =
             ParseLimits { max_bulk_len: i64::from(u32::MAX), allows_inline: false, ..ParseLimits::default() };
@@ -155,7 +155,7 @@ impl<R: Read> Checker<R> {
     }
 }
 
-/// Whether a command starts or ends a transaction.
+/// What a command means for a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransactionBoundary {
     Begin,
@@ -173,7 +173,7 @@ impl TransactionBoundary {
     }
 }
 
-/// Whether an annotation has a time later than `until`.
+/// Returns whether an annotation has a time later than `until`.
 fn ends_past_limit(line: &[u8], until: Option<i64>) -> bool {
     let time = line.strip_prefix(b"#TS:").map(<[u8]>::trim_ascii).and_then(resp::parse_i64);
     matches!((time, until), (Some(time), Some(until)) if time > until)

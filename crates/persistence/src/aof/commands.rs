@@ -11,7 +11,7 @@ use keyspace::{SnapshotEntry, SnapshotValue};
 
 use crate::value::{Commands, add_commands, add_part_commands};
 
-/// Buffer size before writing.
+/// Number of buffered bytes at which the buffer is written.
 const BUFFER_LEN: usize = 64 << 10;
 
 /// Writes commands that recreate the entries of a snapshot.
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// Database, key, value, expiry.
+    /// Columns: database, key, value, expiry.
     type ExpectedCommand = (u16, &'static [u8], &'static [u8], Option<i64>);
 
     fn written_commands(entries: &[ExpectedCommand]) -> String {

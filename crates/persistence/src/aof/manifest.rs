@@ -4,17 +4,17 @@ use std::fmt::Write;
 
 /// Maximum length of a line.
 const MAX_LINE_LEN: usize = 1024;
-/// Maximum number of files. Failed rewrites can add one increment each.
+/// Maximum number of files in a manifest. Each failed rewrite can add one increment.
 const MAX_FILES: usize = 10_000;
 
-/// File type, stored as a letter after `type`.
+/// Type of a file, stored as a letter after `type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// `b`: the data at the moment of a rewrite.
     Base,
-    /// `i`: the commands since then.
+    /// `i`: the commands since the base or the previous increment.
     Increment,
-    /// `h`: replaced and to be deleted.
+    /// `h`: a replaced file that is to be deleted.
     History,
 }
 
@@ -32,7 +32,7 @@ pub struct AofFile {
 pub struct Manifest {
     /// The data that the increments build on, if any.
     pub base: Option<AofFile>,
-    /// In loading order.
+    /// The increments in loading order.
     pub increments: Vec<AofFile>,
     /// Replaced files that are to be deleted.
     pub history: Vec<AofFile>,
@@ -46,25 +46,25 @@ pub enum ManifestError {
     /// The manifest has no lines.
     #[error("Found an empty AOF manifest")]
     Empty,
-    /// A malformed line, by line number.
+    /// The line with this number is malformed.
     #[error("Invalid AOF manifest file format, at line {0}")]
     Format(usize),
-    /// A line with an unknown type.
+    /// The line with this number has an unknown type.
     #[error("Unknown AOF file type, at line {0}")]
     UnknownType(usize),
-    /// A file name with a directory.
+    /// The line with this number has a file name with a directory.
     #[error("File can't be a path, just a filename, at line {0}")]
     Path(usize),
-    /// A line beyond the maximum length.
+    /// The line with this number exceeds the maximum length.
     #[error("The AOF manifest file contains too long line, at line {0}")]
     TooLong(usize),
-    /// A second base.
+    /// The line with this number is a second base.
     #[error("Found duplicate base file information, at line {0}")]
     TwoBases(usize),
-    /// Increments with descending sequence numbers.
+    /// The increment on the line with this number has a lower sequence number than the one before.
     #[error("Found a non-monotonic sequence number, at line {0}")]
     OutOfOrder(usize),
-    /// More files than the maximum.
+    /// The manifest has more files than the maximum.
     #[error("too many files")]
     TooMany,
 }
@@ -73,7 +73,7 @@ impl Manifest {
     /// Parses a manifest.
     ///
     /// # Errors
-    /// The first fault, with its line number where it has one.
+    /// The first fault, with its line number if it concerns one line.
     pub fn parse(text: &str) -> Result<Self, ManifestError> {
         let mut manifest = Self::default();
         let mut lines = 0;
@@ -121,7 +121,7 @@ impl Manifest {
         let files = self.base.iter().map(|file| (file, 'b'));
         let files = files.chain(self.history.iter().map(|file| (file, 'h')));
         for (AofFile { name, seq }, kind) in files.chain(self.increments.iter().map(|file| (file, 'i'))) {
-            // Writing to a String cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "file {} seq {seq} type {kind}", quote(name));
         }
         text
@@ -140,7 +140,7 @@ impl Manifest {
         self.increments.push(file);
     }
 
-    /// Reserves a name for a new base; never reused, like the name of an increment.
+    /// Reserves a name for a new base. Like the name of an increment, it is never reused.
     pub fn reserve_base(&mut self, filename: &str, rdb: bool) -> AofFile {
         self.base_seq += 1;
         let seq = self.base_seq;
@@ -156,7 +156,7 @@ impl Manifest {
         self.history.extend(self.increments.drain(..kept));
     }
 
-    /// The active files in loading order.
+    /// Returns the active files in loading order.
     pub fn files(&self) -> impl Iterator<Item = &AofFile> {
         self.base.iter().chain(&self.increments)
     }

@@ -35,7 +35,7 @@ impl Default for ReadLimits {
     }
 }
 
-/// A key with an empty collection. Some old versions wrote such keys; no server stores them.
+/// A key whose collection is empty. Some old versions wrote such keys, but no server stores them.
 #[derive(Debug, Clone, Copy)]
 pub struct EmptyRdbKey<'a> {
     /// The database number.
@@ -51,17 +51,17 @@ pub struct RdbEntry<'a> {
     pub db: u16,
     /// The key.
     pub key: &'a [u8],
-    /// The value, or its first part.
+    /// The value, or its first part if `is_part`.
     pub value: PackedValue<'a>,
     /// Whether further parts follow as [`RdbItem::NextPart`].
     pub is_part: bool,
-    /// Expiry time, if any.
+    /// Time at which the key expires; `None` if it has no expiry.
     pub expiry: Option<Millis>,
     /// Usage information, if the file has any.
     pub usage: KeyUsage,
 }
 
-/// Usage information of a key. A server writes at most the one that its eviction policy uses.
+/// Usage information of a key. A server writes at most the kind that its eviction policy uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyUsage {
     /// Seconds since the last access (LRU).
@@ -80,7 +80,7 @@ pub enum RdbItem<'a> {
         /// The field value.
         value: &'a [u8],
     },
-    /// Key counts of a database: a hint that must not be trusted.
+    /// Key counts of a database. They are a hint that must not be trusted.
     Sizes {
         /// The database number.
         db: u16,
@@ -91,11 +91,11 @@ pub enum RdbItem<'a> {
     },
     /// A key with its value, or the first part of it.
     Entry(RdbEntry<'a>),
-    /// A key with an empty collection, to be skipped.
+    /// A key with an empty collection, which the caller should skip.
     Empty(EmptyRdbKey<'a>),
-    /// Further elements of the last value. The caller must detect duplicates across parts.
+    /// Further elements of the value that was returned last. The caller must detect duplicates across parts.
     NextPart {
-        /// Some elements.
+        /// The elements of this part.
         part: PackedValue<'a>,
         /// Whether this is the last part.
         is_last: bool,
@@ -104,7 +104,6 @@ pub enum RdbItem<'a> {
     Function(&'a [u8]),
 }
 
-/// Attributes that precede a key.
 #[derive(Debug, Default)]
 struct KeyAttributes {
     expiry: Option<Millis>,
@@ -142,13 +141,13 @@ impl<R: Read> RdbLoader<R> {
         self.value.set_limits(limits);
     }
 
-    /// The format version in the header.
+    /// Returns the format version in the header.
     #[must_use]
     pub fn version(&self) -> u16 {
         self.version
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.source.offset()
@@ -185,8 +184,7 @@ impl<R: Read> RdbLoader<R> {
                 SLOT_IMPORT if self.version < VALKEY_WRITTEN_VERSION => {
                     value::skip_key_metadata(&mut self.source)?;
                 }
-                // Irrelevant here: this node takes no part in the import, and its keys follow as ordinary
-                // keys.
+                // The mark is irrelevant: this node takes no part in the import, and its keys follow as ordinary keys.
                 SLOT_IMPORT => {
                     self.source.string(&mut self.text)?;
                     for _ in 0..self.source.len()? {
@@ -254,7 +252,7 @@ impl<R: Read> RdbLoader<R> {
         let actual = self.source.checksum();
         let expected = u64::from_le_bytes(self.source.array()?);
         match actual {
-            // Zero means that the writer computed no checksum.
+            // A stored checksum of zero means that the writer computed none.
             Some(actual) if expected != 0 && self.limits.verify_checksum && actual != expected => {
                 Err(self.source.error(RdbErrorReason::WrongChecksum { expected, actual }))
             }

@@ -15,7 +15,7 @@ use crate::ModuleType;
 use crate::checksum::Checksum;
 use crate::error::{RdbError, RdbErrorReason};
 
-/// Database, key, value, expiry.
+/// Columns: database, key, value, expiry.
 type Row = (u16, Vec<u8>, Vec<u8>, Option<Millis>);
 
 const REDIS_FILE: &[u8] = include_bytes!("../../testdata/redis-7.0-string.rdb");
@@ -102,8 +102,8 @@ fn database_sizes_are_written_once() {
     assert_eq!(load(&bytes).as_deref(), Ok(&rows[..]));
 }
 
-/// Changes and truncates a small file at every byte. Each case must give an error with a position, or
-/// unchanged data if the byte is irrelevant, but never a panic. The checksum catches the rest.
+/// Changes a small file at every byte, and truncates it there. Each case must give an error with a position, or
+/// unchanged data if the byte is irrelevant, but never a panic. The checksum catches the other changes.
 #[test]
 fn corruption_anywhere_is_an_error() {
     let bytes = write_rdb(
@@ -165,20 +165,20 @@ fn every_item_type_is_read_or_rejected() {
         ),
         ("REDIS0010", b"\xf7\x03", Err(RdbErrorReason::ModuleData)),
         ("REDIS0010", b"\x06\x01k", Err(RdbErrorReason::ModuleData)),
-        // A vector set written by Redis 8.6.
+        // A vector set as written by Redis 8.6.
         (
             "REDIS0013",
             b"\x07\x01v\x81\xbd\xe7\x2d\xa2\xbb\x1e\xb4\x00",
             Err(RdbErrorReason::ModuleType(ModuleType::from_number(0xBDE7_2DA2_BB1E_B400))),
         ),
-        // Metadata of two modules.
+        // A file with metadata of two modules.
         (
             "REDIS0013",
             b"\xf3\x02abcd\x01\x05\x02\x07\x05\x02xy\x00efgh\x03\0\0\0\0\x04\0\0\0\0\0\0\0\0\x00\x00\x01k\x01v",
             Ok(vec![load_row(0, "k", "v", None)]),
         ),
         ("REDIS0013", b"\x00\x01k\x01v", Ok(vec![load_row(0, "k", "v", None)])),
-        // Collections without elements.
+        // A file with collections without elements.
         ("REDIS0010", b"\x04\x01h\x00\x00\x01k\x01v\x02\x01s\x00", Ok(vec![load_row(0, "k", "v", None)])),
         ("REDIS0010", b"\x17\x01k", Err(unread)),
         ("REDIS0010", b"\x63\x01k", Err(RdbErrorReason::UnknownType(0x63))),
@@ -339,8 +339,8 @@ fn large_hash_in_parts(dialect: Dialect) {
     assert!(parts > 1 && largest < 200_000, "{parts} parts of at most {largest} bytes");
 }
 
-/// Regression test: a large hash with one expiring field is persisted after the cut, before the walk reaches
-/// it. The file must have the state at the cut, where the field still expires.
+/// Regression test: one field of a large hash loses its expiry after the snapshot was taken, before the walk reaches
+/// the hash. The file must have the state of the snapshot, in which the field still expires.
 #[test]
 fn expiry_removed_after_the_cut_is_still_saved() {
     for dialect in [Dialect::Redis, Dialect::Valkey] {
@@ -404,7 +404,7 @@ fn file_with_every_encoding() -> Vec<u8> {
     let mut bytes = b"REDIS0012\xfa\x04name\x05value\xfe\x00\xfb\x08\x01".to_vec();
     bytes.extend_from_slice(b"\xfc\x05\0\0\0\0\0\0\0");
     for (number, (code, body)) in bodies.iter().enumerate() {
-        // In turn: nothing, an idle time, a frequency.
+        // Keys alternate between no usage, an idle time, and a frequency.
         bytes.extend_from_slice([&b""[..], b"\xf8\x40\x64", b"\xf9\x2a"][number % 3]);
         bytes.extend_from_slice(&[*code, 1, b'0' + number as u8]);
         bytes.extend_from_slice(body);
@@ -445,7 +445,7 @@ fn stored_fields(
     Ok(keys)
 }
 
-/// The usage is written if the eviction policy uses it.
+/// The usage of a key is written if the eviction policy uses it, and read back unchanged.
 #[test]
 fn key_usage_round_trips() {
     let now = Millis(1_700_000_000_000);

@@ -13,9 +13,9 @@ use crate::value;
 /// Format options of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Compress long strings (`rdbcompression`).
+    /// Whether long strings are compressed (`rdbcompression`).
     pub compress: bool,
-    /// Append a checksum (`rdbchecksum`); zeros otherwise.
+    /// Whether a checksum is appended (`rdbchecksum`); otherwise zeros are written in its place.
     pub checksum: bool,
     /// Which usage information to write.
     pub usage_format: UsageFormat,
@@ -26,11 +26,11 @@ pub struct WriteOptions {
 /// The usage information to write per key: the one used by the eviction policy (`maxmemory-policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageFormat {
-    /// None.
+    /// No usage information is written.
     None,
-    /// Idle time relative to this moment (LRU).
+    /// The idle time relative to this moment is written (LRU).
     Idle(Millis),
-    /// Access frequency at this moment (LFU).
+    /// The access frequency at this moment is written (LFU).
     Frequency(Millis, LfuSettings),
 }
 
@@ -45,7 +45,7 @@ impl Default for WriteOptions {
 pub struct RdbInfo<'a> {
     /// The Redis version that the server reports.
     pub version: &'a str,
-    /// Wall-clock time.
+    /// Wall-clock time at which the file is written.
     pub created: Millis,
     /// Used memory in bytes at that time.
     pub used_memory: u64,
@@ -66,9 +66,9 @@ pub struct RdbWriter<W> {
     usage_format: UsageFormat,
     dialect: Dialect,
     selected_db: Option<u16>,
-    /// Type code of the last key, for a value written in parts.
+    /// Type code of the last key, which further parts of its value need.
     current_type: u8,
-    /// Databases whose key counts have been written.
+    /// Numbers of the databases whose key counts have been written.
     sizes_written: Vec<u16>,
 }
 
@@ -185,7 +185,7 @@ impl<W: Write> RdbWriter<W> {
         Ok(())
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.encoder.written()

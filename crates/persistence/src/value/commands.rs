@@ -5,7 +5,7 @@ use resp::encode_request;
 
 use super::stream::StreamCommands;
 
-/// Elements per command, as in Redis.
+/// Number of elements per command, as in Redis.
 const MAX_ELEMENTS: usize = 64;
 
 /// The commands that recreate the values of keys, one key after another.
@@ -14,7 +14,7 @@ pub(crate) struct Commands {
     /// Commands that have not been written yet.
     pub(crate) encoded_commands: Vec<u8>,
     key: Vec<u8>,
-    /// Expiry of the current key, added after its last element.
+    /// Expiry of the current key, which is added after the last element.
     expiry: Option<Millis>,
     elements: ElementCommand,
     /// Progress within the current key's stream, if it has one.
@@ -44,7 +44,6 @@ impl CommandWords {
 }
 
 impl Commands {
-    /// Adds a command.
     pub(crate) fn add(&mut self, words: &[&[u8]]) {
         encode_request(&mut self.encoded_commands, words.iter().copied());
     }
@@ -55,7 +54,6 @@ impl Commands {
         encode_request(&mut self.encoded_commands, all.collect::<Vec<_>>());
     }
 
-    /// Adds a command with a subcommand before the key.
     pub(super) fn add_key_subcommand(&mut self, name: &str, subcommand: &str, words: &[&[u8]]) {
         let all =
             [name.as_bytes(), subcommand.as_bytes(), &self.key].into_iter().chain(words.iter().copied());
@@ -73,7 +71,7 @@ impl Commands {
         words.count = 0;
     }
 
-    /// Starts a key: the following commands are about it.
+    /// Starts a key: the commands added next are about this key.
     pub(crate) fn begin_key(&mut self, key: &[u8], expiry: Option<Millis>) {
         self.key.clear();
         self.key.extend_from_slice(key);

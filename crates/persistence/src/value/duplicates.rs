@@ -1,9 +1,9 @@
 //! Detects duplicate names in a value, which no server writes.
 
-/// Up to this many names, duplicates are searched by comparing all tags.
+/// Number of names up to which duplicates are searched by comparing all tags.
 const SMALL_SET: usize = 32;
 
-/// Whether two of the names are equal.
+/// Returns whether two of the names are equal.
 pub(super) fn has_duplicate<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, len: usize) -> bool {
     if len > SMALL_SET {
         let mut names: Vec<_> = names.collect();
@@ -21,7 +21,7 @@ pub(super) fn has_duplicate<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, l
     false
 }
 
-/// A tag of a name's first and last bytes and its length; mostly unique.
+/// Returns a tag of a name's first and last bytes and its length; different names rarely share a tag.
 fn tag(name: &[u8]) -> u64 {
     let (begin, end) = match (name.first_chunk(), name.last_chunk()) {
         (Some(begin), Some(end)) => (u32::from_le_bytes(*begin), u32::from_le_bytes(*end)),

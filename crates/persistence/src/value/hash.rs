@@ -35,7 +35,7 @@ const TYPE_VALKEY_EXPIRY: u8 = 22;
 const TYPE_EXPIRY: u8 = 24;
 const TYPE_EXPIRY_LISTPACK: u8 = 25;
 
-/// The base time when not all field times are known in advance.
+/// The base time that is written when not all field times are known in advance.
 const FIRST_MILLISECOND: i64 = 1;
 /// Valkey's encoding of a missing time.
 const NO_EXPIRY: i64 = -1;
@@ -167,7 +167,8 @@ impl MultipartCodec for HashCodec {
     }
 }
 
-/// Must follow the fields of a part, because an expired time deletes its field.
+/// Adds the command that sets a field's expiry. It must follow the fields of a part, because an expired time deletes
+/// its field.
 fn add_expiry(field: &Field<'_>, out: &mut Commands) {
     out.flush_elements();
     if let Some(Millis(at)) = field.expiry {
@@ -213,7 +214,7 @@ fn read_time(base: i64, since: u64) -> Result<Option<Millis>, RdbErrorReason> {
 
 fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
     if code == TYPE_EXPIRY_LISTPACK {
-        // Skips the minimum time; the fields have their own.
+        // Skip the minimum time, since each field has its own time.
         let _: [u8; 8] = source.array()?;
     }
     let ValueBuffer { packed, first_buffer: blob, depth, .. } = buffer;

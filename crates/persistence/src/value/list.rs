@@ -30,7 +30,7 @@ const RDB_TYPE_LIST_NODES: u8 = 18;
 const NODE_PLAIN: u64 = 1;
 const NODE_PACKED: u64 = 2;
 
-/// An element whose listpack would be longer gets its own node, as in Redis since 7.2.
+/// Listpack size above which an element gets its own node, as in Redis since 7.2.
 const MAX_PACKED_BYTES: usize = 8192;
 const EMPTY_LIST: RdbErrorReason = RdbErrorReason::Empty("a list without elements");
 

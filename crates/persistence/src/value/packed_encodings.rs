@@ -34,12 +34,12 @@ impl<'a> PackedItem<'a> {
     }
 }
 
-/// The items of a packed string; small ones need no heap allocation.
+/// The items of a packed string; up to 64 items need no heap allocation.
 pub(super) type Items<'a> = SmallVec<[PackedItem<'a>; 64]>;
 
 const END: u8 = 0xFF;
 
-/// A forward reader.
+/// Reads a packed string forward; holds the rest that is still to be read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -147,12 +147,12 @@ fn decode_backward_len(bytes: &[u8]) -> Option<usize> {
     Some(value)
 }
 
-/// Whether the header's item count is right.
+/// Returns whether the header's item count is right.
 fn is_count_valid(count: u16, items: usize, depth: Depth) -> bool {
     depth == Depth::HeadersOnly || count == UNCOUNTED_ITEMS || usize::from(count) == items
 }
 
-/// From this many items on, the header does not state the count.
+/// Number of items from which the header does not state the count.
 const UNCOUNTED_ITEMS: u16 = u16::MAX;
 
 /// Wraps the entries of `count` items into a listpack.
@@ -173,7 +173,7 @@ pub(super) fn ziplist(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
     let tail = u32::from_le_bytes(reader.array()?) as usize;
     let count = u16::from_le_bytes(reader.array()?);
     let mut items = Items::new();
-    // Offset and length of the last item.
+    // `last` and `last_len` are offset and length of the last item read.
     let (mut last, mut last_len) = (None, 0);
     loop {
         let begin = bytes.len() - reader.0.len();
@@ -228,12 +228,12 @@ pub(super) fn zipmap(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
         items.push(reader.bytes(value)?);
         reader.take_bytes(usize::from(unused))?;
     }
-    // 254 means that the fields are not counted.
+    // A count of 254 means that the zipmap has too many fields to count.
     let is_count_valid = depth == Depth::HeadersOnly || count == 254 || usize::from(count) == items.len() / 2;
     (reader.0.is_empty() && is_count_valid).then_some(items)
 }
 
-/// Reads a length; `Some(None)` at the end mark.
+/// Reads a length; returns `Some(None)` at the end mark.
 fn zipmap_len(reader: &mut Reader<'_>) -> Option<Option<usize>> {
     Some(match reader.byte()? {
         END => None,
@@ -312,23 +312,23 @@ mod tests {
         assert_eq!(zipmap(b"\x00\xff", Depth::Deep), Some(Items::new()));
     }
 
-    /// Malformed encodings that are accepted normally and rejected with deep checks.
+    /// Some malformed encodings are accepted by default and rejected with deep checks.
     #[test]
     fn deep_checks_find_damage_that_forward_reading_ignores() {
-        // The items "ab", 5.
+        // A listpack of the items "ab" and 5.
         let sound = b"\x0d\0\0\0\x02\0\x82ab\x03\x05\x01\xff";
         assert!(listpack(sound, Depth::Deep).is_some());
-        // The count, and the length after each item, one of them with a stray continuation bit.
+        // Damage the count, and the length after each item, in one case with a stray continuation bit.
         for (at, byte) in [(4, 3), (4, 1), (9, 2), (9, 4), (9, 0x83), (11, 0), (11, 2)] {
             let mut bytes = sound.to_vec();
             bytes[at] = byte;
             assert!(listpack(&bytes, Depth::HeadersOnly).is_some(), "{at} {byte}");
             assert!(listpack(&bytes, Depth::Deep).is_none(), "{at} {byte}");
         }
-        // The items "ab", 1.
+        // A ziplist of the items "ab" and 1.
         let sound = b"\x11\0\0\0\x0e\0\0\0\x02\0\x00\x02ab\x04\xf2\xff";
         assert!(ziplist(sound, Depth::Deep).is_some());
-        // The offset of the last item, the count, and the length before each item.
+        // Damage the offset of the last item, the count, and the length before each item.
         for (at, byte) in [(4, 10), (4, 15), (5, 1), (8, 1), (8, 3), (10, 1), (14, 3), (14, 5)] {
             let mut bytes = sound.to_vec();
             bytes[at] = byte;
@@ -355,7 +355,7 @@ mod tests {
             let count = groups.iter().rposition(|group| *group > 0).unwrap_or(0) + 1;
             let length = groups[..count].iter().enumerate().rev();
             packed.extend(length.map(|(index, group)| if index + 1 < count { group | 0x80 } else { *group }));
-            // The first byte is the last one when read backwards.
+            // The backward length is written from its end, so the first byte read is the last one.
             let mut bytes = Vec::new();
             wrap_listpack(&mut bytes, 1, &packed);
             assert!(listpack(&bytes, Depth::Deep).is_some(), "{len}");

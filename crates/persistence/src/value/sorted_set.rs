@@ -25,12 +25,12 @@ const TYPE_BINARY_SCORES: u8 = 5;
 const TYPE_ZIPLIST: u8 = 12;
 const TYPE_LISTPACK: u8 = 17;
 
-/// Special values in place of a text score's length.
+/// Special values that stand in place of a text score's length.
 const SCORE_NAN: u8 = 253;
 const SCORE_INFINITY: u8 = 254;
 const SCORE_NEGATIVE_INFINITY: u8 = 255;
 
-/// Sorted sets with more bytes are read in parts, so that they are not held twice while being stored.
+/// Size in bytes above which sorted sets are read in parts, so that they are not in memory twice while being stored.
 const PART_BYTES: usize = 128 << 10;
 const MISSING_SCORE: RdbErrorReason = RdbErrorReason::BadValue("a member whose score is no number");
 const DUPLICATE: RdbErrorReason = RdbErrorReason::BadValue("a sorted set with the same member twice");

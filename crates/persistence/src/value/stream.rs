@@ -46,11 +46,11 @@ const TYPE_WITH_COUNTS: u8 = 19;
 const TYPE_WITH_ACTIVE_TIMES: u8 = 21;
 const TYPE_WITH_PRODUCERS: u8 = 26;
 
-/// Approximate size of a part.
+/// Approximate size of a part in bytes.
 const PART_BYTES: usize = 128 << 10;
-/// Encoding of a missing time.
+/// Value that stands for a missing time.
 const NEVER_ACTIVE: i64 = -1;
-/// Encoding of an unknown number, as a length.
+/// Value that stands for an unknown number where a length is expected.
 const UNKNOWN_COUNT: u64 = u64::MAX;
 const ID_BYTES: usize = 16;
 
@@ -225,15 +225,14 @@ fn write_piece<W: Write>(code: u8, piece: &StreamPiece<'_>, out: &mut Encoder<W>
     }
 }
 
-/// What is still to be read of a stream.
+/// The part of a stream that is still to be read.
 #[derive(Debug, Default)]
 pub(super) struct Remaining {
     stage: ReadStage,
     /// Number of live entries in the nodes read so far.
     live_entries: u64,
-    /// The last id in the last node.
     last_read_id: StreamId,
-    /// The first live entry, where needed.
+    /// Id of the first live entry, where it is needed.
     first_id: Option<StreamId>,
     /// Number of entries ever added, and the last generated id.
     entries_added: u64,
@@ -245,7 +244,7 @@ pub(super) struct Remaining {
     producers: u64,
 }
 
-/// The items that come next, with their count.
+/// Which items come next, and how many of them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum ReadStage {
     #[default]
@@ -348,7 +347,7 @@ impl<R: Read> StreamReader<'_, R> {
         let len = self.remaining.live_entries;
         let (mut max_deleted, mut added) = (StreamId::MIN, len);
         if self.code != TYPE_ORIGINAL {
-            // Skip the first id; it is derived from the entries.
+            // Skip the first id, because it is derived from the entries.
             self.id()?;
             (max_deleted, added) = (self.id()?, self.source.len()?);
         }
@@ -425,7 +424,7 @@ impl<R: Read> StreamReader<'_, R> {
 }
 
 impl Remaining {
-    /// Number of entries a group has read up to `id`, derived from the entries of a stream that does not
+    /// Returns the number of entries a group has read up to `id`, derived from the entries of a stream that does not
     /// record it.
     fn entries_read_up_to(&self, id: StreamId) -> Option<u64> {
         match self.first_id {

@@ -1,6 +1,6 @@
-//! Splits an inline request into words, with the quoting of `redis-cli` and configuration files: `"..."`
-//! supports `\n \r \t \b \a \xHH` and a backslash before any other character, `'...'` only `\'`. Quoted and
-//! plain parts can be joined in one word.
+//! Splits an inline request into words, with the quoting of `redis-cli` and configuration files. `"..."` supports
+//! `\n \r \t \b \a \xHH` and a backslash before any other character; `'...'` supports only `\'`. Quoted and plain parts
+//! can be joined in one word.
 
 use super::{ArgSpan, ProtocolError};
 
@@ -11,7 +11,7 @@ pub(super) fn split_words(line: &mut [u8], base: u32, words: &mut Vec<ArgSpan>) 
         while line.get(read).is_some_and(|byte| is_space(*byte)) {
             read += 1;
         }
-        // Redis handles the line as a C string.
+        // Stop at a NUL, because Redis handles the line as a C string.
         if matches!(line.get(read), None | Some(0)) {
             return Ok(());
         }
@@ -58,7 +58,7 @@ fn unquote(line: &mut [u8], read: usize, mut write: usize) -> Result<(usize, usi
     }
 }
 
-/// Space that may precede a word. Vertical tab and form feed do not end one.
+/// Returns whether the byte is space before a word. Vertical tab and form feed do not end a word.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }

@@ -18,8 +18,8 @@ const COMMANDS: [(&[&str], usize); 8] = [
 ];
 const ANNOTATION: &[u8] = b"#TS:1700000000\r\n";
 
-/// The file, and each offset where commands and transactions are complete with the number of keys at that
-/// point.
+/// Builds the file. Also returns each offset at which commands and transactions are complete, with the number of keys
+/// at that point.
 fn file() -> (Vec<u8>, Vec<(usize, usize)>) {
     let (mut bytes, mut ends) = (Vec::new(), vec![(0, 0)]);
     for (words, keys) in COMMANDS {
@@ -115,8 +115,8 @@ fn torn_transaction_resets_position_to_truncation_point() {
     }
 }
 
-/// As in Valkey: such a file was written by a server with other commands, so its remaining contents are not
-/// understood either.
+/// As in Valkey, loading stops: such a file was written by a server with other commands, so the commands that follow
+/// are not understood either.
 #[test]
 fn unknown_command_stops_the_load_with_its_offset() {
     let fixture = Fixture::new();
@@ -153,7 +153,7 @@ fn request(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Some old versions wrote such collections.
+/// Some old versions of Redis wrote empty collections.
 #[test]
 fn empty_collections_are_skipped_and_counted() {
     let fixture = Fixture::new();
@@ -166,8 +166,8 @@ fn empty_collections_are_skipped_and_counted() {
         max_deletion_bytes: 0,
         host,
     };
-    // An empty hash, a string, a quicklist with one empty listpack, an empty set, sorted set, and hash as a
-    // ziplist.
+    // The file has an empty hash, a string, a quicklist with one empty listpack, an empty set, an empty sorted set, and
+    // a hash as a ziplist.
     let file =
         b"REDIS0009\xfe\x00\x04\x01h\x00\x00\x01k\x01v\x12\x01q\x01\x02\x07\x07\0\0\0\0\0\xff\x02\x01s\x00\
         \x05\x01z\x00\x0d\x01f\x0b\x0b\0\0\0\x0a\0\0\0\0\0\xff\xff\0\0\0\0\0\0\0\0";

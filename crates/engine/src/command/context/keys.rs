@@ -63,7 +63,7 @@ impl<'a> Context<'a> {
         Some(place)
     }
 
-    /// Updates the usage data of the key at `place`; `before` is its old value.
+    /// Updates the usage data of the key at `place`; `before` is the usage before this access.
     #[inline(always)]
     pub fn mark_used(&mut self, db: u16, key: &Key<'_>, place: EntryRef, before: Usage) {
         let usage = match self.engine.settings.usage_meaning() {
@@ -100,13 +100,12 @@ impl<'a> Context<'a> {
             || session.imports() && self.engine.settings.node_flags().contains(NodeFlags::IMPORTING)
     }
 
-    /// Returns the time up to which expired entries are hidden from the client.
+    /// Returns the time before which a key's expiry hides it from the client.
     #[inline]
     pub fn expiry_cutoff(&self) -> Millis {
         if self.can_see_expired() { Millis(i64::MIN) } else { self.now }
     }
 
-    /// Returns whether the command may write.
     fn is_write_command(&self) -> bool {
         self.commands.by_number(self.command_index).command.flags.contains(Flags::WRITE)
     }
@@ -126,7 +125,7 @@ impl<'a> Context<'a> {
             self.engine.lazy_free.discard(dropped, settings.frees_lazily(LazyFreeReason::EXPIRE));
         }
         if !hides {
-            // Keep the log in execution order: append what earlier commands did to the slot first.
+            // Append what earlier commands did to the slot first, so that the log keeps the execution order.
             self.append_effects(self.session.db());
             self.engine.log_removed_key(
                 db,
@@ -174,7 +173,7 @@ impl<'a> Context<'a> {
     /// Returns the value at `place` as the expected type.
     ///
     /// # Errors
-    /// WRONGTYPE.
+    /// WRONGTYPE if the value has another type.
     #[inline]
     pub fn typed_value<T: TypedView>(
         &self,
@@ -188,7 +187,7 @@ impl<'a> Context<'a> {
     /// Finds a key like [`Context::find`] and checks its type.
     ///
     /// # Errors
-    /// WRONGTYPE.
+    /// WRONGTYPE if the value has another type.
     #[inline]
     pub fn find_typed<T: TypedView>(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         let found = self.find(key);
@@ -198,7 +197,7 @@ impl<'a> Context<'a> {
     /// Reads a key like [`Context::find_for_read`] and checks its type.
     ///
     /// # Errors
-    /// WRONGTYPE.
+    /// WRONGTYPE if the value has another type.
     #[inline]
     pub fn read_typed<T: TypedView>(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         let found = self.find_for_read(key);
@@ -222,7 +221,7 @@ impl<'a> Context<'a> {
     /// Returns the string at `place`.
     ///
     /// # Errors
-    /// WRONGTYPE.
+    /// WRONGTYPE if the value is not a string.
     #[inline]
     pub fn string_value(&self, key: &Key<'_>, place: EntryRef) -> Result<StringRef<'_>, CommandError> {
         self.typed_value::<StringRef<'_>>(key, place)
@@ -295,8 +294,8 @@ impl<'a> Context<'a> {
         self.report_modified(key);
     }
 
-    /// Sets the expiry of the key at `place` and logs it. A time in the past deletes the key immediately, except on a
-    /// replica, where the master decides.
+    /// Sets the expiry of the key at `place` and logs the change. A time in the past deletes the key immediately,
+    /// except on a replica, which waits for its master to delete the key.
     pub fn expire_at(&mut self, key: &Key<'_>, place: EntryRef, at: Millis) {
         if at <= self.now && self.deletes_expired() {
             self.expire_now(key, place);
@@ -317,7 +316,7 @@ impl<'a> Context<'a> {
         self.log_effect(&[self.engine.settings.deletion_command(LazyFreeReason::EXPIRE), key.bytes()]);
     }
 
-    /// Removes the expiry of the key at `place` and logs it; returns whether there was one.
+    /// Removes the expiry of the key at `place` and logs the change; returns whether the key had an expiry.
     pub fn persist(&mut self, key: &Key<'_>, place: EntryRef) -> bool {
         let table = self.table(key);
         if table.expiry(place).is_none() {
@@ -337,7 +336,7 @@ impl<'a> Context<'a> {
         self.session.origin() == CommandOrigin::Client && !self.engine.settings.node_flags().intersects(stays)
     }
 
-    /// Frees a removed value; large ones are freed in the background.
+    /// Frees a removed value; large values are freed in the background.
     pub fn discard(&self, dropped: RemovedValue) {
         if LazyFreeQueue::is_large(&dropped) {
             self.discard_large(dropped);

@@ -1,4 +1,4 @@
-//! Consistent listing of all key names, for KEYS.
+//! Lists all key names as of one moment, for KEYS.
 
 use clock::Millis;
 use keyspace::{LockedSlots, SlotData};
@@ -6,21 +6,22 @@ use keyspace::{LockedSlots, SlotData};
 use super::Context;
 use crate::outcome::CommandOutcome;
 
-/// Up to this many keys, all their slots are locked together for the listing.
+/// Number of keys up to which all their slots are locked together for the listing.
 pub const MAX_KEYS_LOCKED_TOGETHER: usize = 4096;
 
-/// Attempts to lock all filled slots together before giving up, since other slots may get their first keys meanwhile.
+/// Maximum number of attempts to lock all non-empty slots together; other slots may get their first keys meanwhile.
 const MAX_LOCK_ATTEMPTS: usize = 3;
 
-/// Receives the name and the expiry of each key.
+/// Function that receives the name and the expiry of each key.
 type KeyVisitor<'v> = dyn FnMut(&[u8], Option<Millis>) + 'v;
 
 impl Context<'_> {
-    /// Visits the names of all keys in the selected database at one point in time. With few keys, all slots are locked
-    /// together; with many, the slots are pinned, and then each is locked for a few microseconds at a time.
+    /// Visits the names of all keys in the selected database at one point in time. If there are few keys, all slots are
+    /// locked together. If there are many, the slots are pinned, and then each is locked for a few microseconds at a
+    /// time.
     ///
     /// # Errors
-    /// Slots are locked for long, and the command has to run on another worker.
+    /// Another thread has locked slots for long, so the command has to run on another worker.
     pub fn visit_names(&mut self, visit: &mut KeyVisitor<'_>) -> Result<(), CommandOutcome> {
         let (engine, db) = (self.engine, self.session.db());
         if self.holds_all_slots {
@@ -39,7 +40,7 @@ impl Context<'_> {
             {
                 return Err(wait.outcome());
             }
-            // No unlocked slot got its first key meanwhile.
+            // No slot that is not locked has got its first key meanwhile, so the listing is complete.
             if keyspace.non_empty_changes() == changes {
                 locked.iter_mut().for_each(|data| visit_slot(data, db, visit));
                 return Ok(());

@@ -40,7 +40,7 @@ impl Context<'_> {
         let (mut absent, mut new) = (self.worker.absent_keys.borrow_mut(), Vec::new());
         absent.retain(|(db, name)| {
             let key = self.engine.keyspace.key(name);
-            // Commands called by a script lock slots of their own.
+            // Commands called by a script lock slots of their own, so a slot may be unlocked here.
             let is_there = self.slots.is_locked(key.slot())
                 && matches!(
                     self.slots.slot(key.slot()).table_ref(*db).find(&key, self.now),
@@ -55,8 +55,8 @@ impl Context<'_> {
         new.iter().for_each(|(db, key)| self.engine.notify(EventClass::NEW, "new", *db, key));
     }
 
-    /// Publishes that `key` of database `db` is new, where the comparison before and after cannot tell: it replaced
-    /// another key, or it is already expired. Called before the command's own event.
+    /// Publishes that `key` of database `db` is new, in cases where the comparison before and after the command cannot
+    /// tell: the key replaced another, or it is already expired. Called before the command's own event.
     #[inline]
     pub fn publish_new_key(&self, db: u16, key: &Key<'_>) {
         if self.engine.settings.notified_classes().contains(EventClass::NEW) {

@@ -14,7 +14,7 @@ use crate::session::BackgroundMode;
 #[derive(Debug)]
 pub struct PinnedValues {
     snapshot: Snapshot,
-    /// Sorted, without duplicates.
+    /// The slots of the values, sorted and without duplicates.
     slots: SmallVec<[Slot; 1]>,
 }
 
@@ -22,7 +22,7 @@ impl Context<'_> {
     /// Returns whether a read-only command may release its slot locks early, which requires that it runs in the
     /// background.
     pub fn may_release_slots(&self) -> bool {
-        // Tracked keys are recorded when the command ends, and no change may come before that.
+        // With tracking, the keys read are recorded when the command ends, and no change may come before that.
         self.session.background() == BackgroundMode::OnBackgroundWorker
             && self.caller == Caller::Client
             && !self.session.tracks_reads()
@@ -31,13 +31,13 @@ impl Context<'_> {
 
     /// Releases the slot locks; the command must not access slots after this.
     pub fn release_slots(&mut self) {
-        // Other commands need not wait for this one any more.
+        // The slots are free now, so other commands need not avoid them any more.
         self.long_slots = None;
         self.slots.release();
     }
 
     /// Pins the values of some keys and releases the slot locks, if all values are large and the command [may release
-    /// its locks](Self::may_release_slots).
+    /// its locks](Self::may_release_slots). Otherwise returns `None` and keeps the locks.
     pub fn pin(&mut self, values: &[(Key<'_>, EntryRef)]) -> Option<PinnedValues> {
         if !self.may_release_slots() {
             return None;
@@ -71,8 +71,8 @@ impl Context<'_> {
 }
 
 impl PinnedValues {
-    /// Visits the elements in chunks, each with its key, in the order of the value if it is ordered, until `visit`
-    /// returns false.
+    /// Visits the elements in chunks, each with its key, until `visit` returns false. The elements of an ordered value
+    /// come in its order.
     pub fn visit(mut self, mut visit: impl FnMut(&[u8], PartElements<'_>) -> bool) {
         let mut keeps_waiting = true;
         for slot in self.slots {

@@ -10,13 +10,13 @@ use crate::settings::{LazyFreeReason, NodeFlags};
 use crate::stats::add;
 use crate::watch::KeyPresence;
 
-/// A command that matches keys in more slots than this locks all slots at once, since each insertion into a long sorted
-/// list of locks is slower.
+/// Number of slots beyond which a command that matches keys locks all slots at once. Each insertion into a long sorted
+/// list of locks would be slower.
 const MAX_SLOT_LOCKS: usize = 512;
 
 impl<'a> Context<'a> {
-    /// Visits every slot in ascending order. Each slot is locked only during its visit unless the command has locked
-    /// all slots. Only for commands without keys.
+    /// Visits every slot in ascending order. Each slot is locked only during its visit, unless the command has locked
+    /// all slots. This is only for commands without keys.
     pub fn each_slot(&mut self, mut visit: impl FnMut(Slot, &mut SlotData)) {
         for slot in self.engine.keyspace.slots() {
             self.with_slot(slot, |data| visit(slot, data));
@@ -74,12 +74,12 @@ impl<'a> Context<'a> {
         if keys.is_empty() || self.session.origin().is_stream() {
             return;
         }
-        // Keep the log in execution order: append what earlier commands did to the slot first.
+        // Append what earlier commands did to the slot first, so that the log keeps the execution order.
         self.append_effects(db);
         let deletion = engine.settings.deletion_command(LazyFreeReason::EXPIRE);
         let dropped: Vec<RemovedValue> = self.with_slot(slot, |data| {
-            // Checked under the slot lock: pausing and becoming a replica lock each slot once after they set their
-            // flag.
+            // Check under the slot lock: a thread that starts a pause or a demotion sets the flag and then locks each
+            // slot once.
             if engine.settings.node_flags().intersects(hides) {
                 return Vec::new();
             }
@@ -158,7 +158,7 @@ impl<'a> Context<'a> {
         overheads
     }
 
-    /// Frees the tables that a command removed.
+    /// Frees the tables that a command removed, after its slot locks are released.
     #[inline]
     pub(crate) fn free_garbage(&mut self) {
         if !self.worker.garbage.is_empty() {
@@ -186,8 +186,8 @@ impl<'a> Context<'a> {
         removed
     }
 
-    /// Deletes all keys of `slot` in all databases and logs the command. The command must have locked the slot. `wait`
-    /// has the meaning of [`Context::clear_databases`].
+    /// Deletes all keys of `slot` in all databases and logs the command. The command must have locked the slot. If
+    /// `wait`, the client waits until the tables are freed ([`Context::clear_databases`]).
     pub fn clear_slot(&mut self, slot: Slot, wait: bool) {
         let engine = self.engine;
         let is_from_stream = self.session.origin().is_stream();
@@ -220,7 +220,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Invalidates the watched keys of database `db` that change when it is emptied or gets another database's content.
+    /// Marks the watched keys of database `db` as changed that change when it is emptied or, with `by`, gets another
+    /// database's content.
     fn touch_watched(&mut self, db: u16, by: Option<u16>) {
         let (engine, slots, now) = (self.engine, &self.slots, self.now);
         engine.watch_table.mark_replaced(db, |bytes| {
@@ -246,7 +247,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Marks all awaited keys of a database as ready, since they may have appeared or disappeared.
+    /// Marks all awaited keys of a database as ready, since their existence may have changed.
     fn queue_all_ready_keys(&mut self, db: u16) {
         for key in self.engine.wait_queues.awaited_keys(db) {
             self.queue_ready_key(db, Slot::of_key(&key), &key);

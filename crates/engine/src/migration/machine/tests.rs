@@ -25,7 +25,7 @@ fn capture(keys: &[usize]) -> MigrateStep {
     MigrateStep::Capture { hold: Vec::new(), keys: keys.iter().map(|key| (*key, Dialect::Redis)).collect() }
 }
 
-/// Encodes requests separated by `|`.
+/// Builds the step that sends these requests, which are separated by `|`.
 fn send(lines: &str) -> MigrateStep {
     let mut wire = Vec::new();
     for line in lines.split('|') {
@@ -150,7 +150,7 @@ fn changed_keys_are_sent_again() {
     }
 }
 
-/// A continuously written key arrives nevertheless, because its writers are paused.
+/// A key that is written continuously arrives nevertheless, because its writers are paused after a few rounds.
 #[test]
 fn writes_are_paused_after_several_rounds() {
     let mut machine = start_migration(migrate_args(&["a", "b"]), false);
@@ -195,7 +195,7 @@ fn rejected_payload_is_sent_again_in_valkey_format() {
     check_scenario(migrate_args(&["a"]), &[&begin[..], &refused].concat());
 }
 
-/// A key with an error stays here; the others have arrived and are deleted here.
+/// A key with an error stays on this node. The other keys have arrived, so they are deleted here.
 #[test]
 fn first_error_is_returned_after_all_replies() {
     let moved = CommandError::CrossSlot;
@@ -233,7 +233,8 @@ fn release_waits_for_end_of_pause() {
     );
 }
 
-/// The target closes idle connections. Confirmed keys were executed.
+/// A target may close idle connections, so a cached connection may be dead. It is replaced only before its first reply:
+/// after a reply, requests may have been executed.
 #[test]
 fn only_dead_cached_connection_is_reconnected() {
     let begin = [
@@ -278,7 +279,7 @@ fn unreachable_or_own_target_gets_no_keys() {
     }
 }
 
-/// The error names the step at which the timeout expired.
+/// The timeout error depends on the step in which the timeout expired.
 #[test]
 fn timeout_covers_whole_migration() {
     let steps = [

@@ -116,7 +116,7 @@ fn random_step(choices: &mut RandomChoices, tree: &mut Tree, twin: &mut Referenc
     }
 }
 
-/// Applies the same operations to the tree and to a deque. Copies taken on the way must not change.
+/// Applies the same operations to the tree and to a deque. Copies taken in between must not change.
 #[test]
 fn list_tree_matches_deque_and_copies_are_unaffected() {
     for seed in 1..12u64 {
@@ -146,7 +146,7 @@ fn list_tree_matches_deque_and_copies_are_unaffected() {
     }
 }
 
-/// Growing at one place must keep the tree low and its nodes filled.
+/// Inserting at one place must keep the tree low and its nodes filled.
 #[test]
 fn list_tree_stays_low_wherever_it_grows() {
     for end in [0usize, 1, 500, usize::MAX] {

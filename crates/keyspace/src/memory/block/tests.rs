@@ -61,7 +61,7 @@ fn blocks_move_to_lower_chunks_while_useful() {
     purge_pool(0, 1);
     let PoolUsage { used_bytes: taken, mapped_bytes: resident, .. } = pool_usage();
     assert!(resident <= taken + CHUNK, "the upper half is given back: {resident} for {taken}");
-    // Now every second line is free, too small a hole for larger blocks.
+    // Now every second line is free, which is too small a hole for larger blocks.
     let lines: Vec<CacheLinePair> =
         (0..20 * CHUNK / CacheLinePair::LEN).map(|_| CacheLinePair::new()).collect();
     let lines: Vec<CacheLinePair> =

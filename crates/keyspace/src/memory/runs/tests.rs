@@ -1,6 +1,6 @@
 use super::*;
 
-/// The free runs of a chunk in order, derived from the granule states.
+/// Returns the free runs of a chunk in order, derived from the granule states.
 fn runs_in(free: &[bool]) -> Vec<FreeRun> {
     let mut runs: Vec<FreeRun> = Vec::new();
     for (granule, _) in free.iter().enumerate().filter(|(_, free)| **free) {
@@ -23,7 +23,7 @@ impl Random {
 
 struct ReferenceRuns {
     runs: Runs,
-    /// Per chunk: whether each granule is free.
+    /// Whether each granule is free, per chunk.
     free: Vec<Vec<bool>>,
     allocated: Vec<(usize, FreeRun)>,
 }
@@ -45,7 +45,7 @@ impl ReferenceRuns {
         }
     }
 
-    /// Length class, chunk and start of the best fit.
+    /// Returns the length class, chunk and start of the best fit.
     fn best_fit(&self, granules: usize) -> Option<(usize, usize)> {
         let all = (0..self.free.len())
             .flat_map(|chunk| runs_in(&self.free[chunk]).into_iter().map(move |run| (run, chunk)));
@@ -87,7 +87,7 @@ impl ReferenceRuns {
         self.mark(chunk, run, true);
     }
 
-    /// Checks that exactly the existing runs can be found.
+    /// Checks that the search finds exactly the existing runs.
     fn check_equal(&self) {
         let (mut lengths, mut whole) = (0, 0);
         for (chunk, free) in self.free.iter().enumerate() {

@@ -6,11 +6,11 @@ use keyspace::{ItemDigits, ListEnd, ListLimit};
 
 use super::*;
 
-/// So small that both representations occur with both encodings.
+/// Limit so small that packed and large lists occur with both encodings, `listpack` and `quicklist`.
 pub(super) const LIMIT: ListLimit = ListLimit(20);
 
 impl TestDriver {
-    /// Strings of all lengths and integers, with few distinct values so that duplicates occur.
+    /// Returns a string of any length or an integer. There are few distinct values, so that duplicates occur.
     fn random_item(&mut self) -> Vec<u8> {
         match self.random(3) {
             0 => self.random_value(),

@@ -20,7 +20,7 @@ impl TestDriver {
         name
     }
 
-    /// Frequent scores, integral ones, arbitrary ones, and extremes.
+    /// Returns a frequent score, an integral one, an arbitrary one, or an extreme one.
     fn random_score(&mut self) -> f64 {
         let whole = self.random(1 << 32) as u32;
         match self.random(8) {
@@ -179,7 +179,6 @@ impl TestDriver {
         self.members.extend(pinned.map(|pinned| (pinned, expected)));
     }
 
-    /// Reads all or some pinned members.
     pub(super) fn read_members(&mut self) {
         let Some((pinned, mut expected)) = self.members.pop() else { return };
         if self.random(4) == 0 {

@@ -5,7 +5,7 @@ use keyspace::{Group, Stream, StreamId, StreamNodeBounds, StreamTrim, TrimPrecis
 use super::super::model::Entries;
 use super::*;
 
-/// So small that streams have many nodes.
+/// Node limits so small that streams have many nodes.
 const BOUNDS: StreamNodeBounds = StreamNodeBounds { bytes: 400, entries: 9 };
 
 impl TestDriver {

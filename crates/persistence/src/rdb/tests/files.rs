@@ -7,7 +7,7 @@ use super::*;
 
 const SERVER_FILES: [&str; 4] = ["redis-7.0", "redis-8.0", "redis-8.6", "valkey-9.1"];
 
-/// The contents of a file: one line per library and key, in order.
+/// Returns the contents of a file: one line per library and key, in order.
 fn format_value(server: &str, name: &str) -> Option<Vec<String>> {
     let path = format!("{}/testdata/{server}-{name}.rdb", env!("CARGO_MANIFEST_DIR"));
     let file = std::fs::read(path).ok()?;

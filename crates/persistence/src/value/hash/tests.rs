@@ -11,7 +11,7 @@ fn hash_row(name: &str, value: &str, expiry: Option<i64>) -> Row {
     (name.into(), value.into(), expiry.map(Millis))
 }
 
-/// The fields stored from `value`, sorted because hashes are unordered.
+/// Returns the fields stored from `value`, sorted because hashes are unordered.
 fn stored_fields(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
@@ -34,7 +34,6 @@ fn decode(code: u8, body: &[u8]) -> Result<Vec<Row>, RdbErrorReason> {
     Ok(stored_fields(buffer.value(), |_| {}))
 }
 
-/// Encodes a short string.
 fn encode_string(bytes: &[u8]) -> Vec<u8> {
     [&[bytes.len() as u8][..], bytes].concat()
 }

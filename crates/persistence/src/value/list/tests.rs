@@ -6,7 +6,6 @@ use crate::value::{read as read_value, read_more, type_code as code_of, write as
 
 type Row = Vec<Vec<u8>>;
 
-/// The list stored from the parts of a value.
 fn stored_elements(parts: &[PackedValue<'_>], then: impl FnOnce(&Value<'_>)) -> Row {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
@@ -40,7 +39,6 @@ fn decode(code: u8, body: &[u8]) -> Result<Row, RdbErrorReason> {
     Ok(stored_elements(&parts, |_| {}))
 }
 
-/// Encodes a short string.
 fn encode_string(bytes: &[u8]) -> Vec<u8> {
     [&[bytes.len() as u8][..], bytes].concat()
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write as write_value};
 
-/// The members stored from `value`, and the set's encoding.
+/// Returns the members stored from `value`, and the set's encoding.
 fn stored_members(
     value: PackedValue<'_>,
     then: impl FnOnce(&keyspace::Value<'_>),
@@ -28,7 +28,6 @@ fn decode(code: u8, body: &[u8]) -> Result<(Vec<Vec<u8>>, &'static str), RdbErro
     Ok(stored_members(buffer.value(), |_| {}))
 }
 
-/// Encodes a short string.
 fn encode_string(bytes: &[u8]) -> Vec<u8> {
     [&[bytes.len() as u8][..], bytes].concat()
 }

@@ -6,7 +6,7 @@ use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write 
 
 type Row = (f64, Vec<u8>);
 
-/// The members and scores stored from `value`, in order.
+/// Returns the members and scores stored from `value`, in order.
 fn stored_members(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
@@ -30,7 +30,6 @@ fn decode(code: u8, body: &[u8]) -> Result<Vec<Row>, RdbErrorReason> {
     Ok(stored_members(buffer.value(), |_| {}))
 }
 
-/// Encodes a short string.
 fn encode_string(bytes: &[u8]) -> Vec<u8> {
     [&[bytes.len() as u8][..], bytes].concat()
 }

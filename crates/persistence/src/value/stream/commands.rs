@@ -7,10 +7,10 @@ use keyspace::{StreamHead, StreamId, StreamPiece, node_entries};
 
 use crate::value::commands::{CommandWords, Commands};
 
-/// Progress within the stream being written.
+/// Which parts of the current stream have been written.
 #[derive(Debug, Default)]
 pub(in crate::value) struct StreamCommands {
-    /// Number of entries so far.
+    /// Number of entries written so far.
     entries: u64,
     group: Group,
     producer: Vec<u8>,
@@ -24,7 +24,6 @@ struct Group {
     pending: BTreeMap<StreamId, (Millis, u64)>,
 }
 
-/// Adds the commands that recreate a piece.
 pub(super) fn add_piece(piece: &StreamPiece<'_>, out: &mut Commands) {
     match *piece {
         StreamPiece::Nodes(_) | StreamPiece::Consumers(_) => {}
@@ -70,12 +69,12 @@ pub(super) fn add_piece(piece: &StreamPiece<'_>, out: &mut Commands) {
             let producer = out.stream.producer.clone();
             out.add_key_command("XIDMPRECORD", &[&producer, iid, id.to_string().as_bytes()]);
         }
-        // No command can set them.
+        // These totals are lost, because no command can set them.
         StreamPiece::Totals(_) => {}
     }
 }
 
-/// An empty stream is created by an entry that is trimmed at once.
+/// Adds the commands for the head. To create an empty stream, an entry is added and trimmed at once.
 fn add_head(head: &StreamHead, out: &mut Commands) {
     if out.stream.entries == 0 {
         let first = StreamId { millis: 0, sequence: 1 };

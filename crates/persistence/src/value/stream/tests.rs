@@ -5,20 +5,20 @@ use super::*;
 use crate::Checks;
 use crate::dump::{RestoreError, RestoredValue, dump, restore};
 
-/// Made by Redis 7.0.15: XADD of `a 1 b two` as 1-1, `a 300 b -5` as 1-2, `c 1` as 5-0, XDEL of 1-2.
+/// Payload made by Redis 7.0.15: XADD of `a 1 b two` as 1-1, `a 300 b -5` as 1-2, `c 1` as 5-0, XDEL of 1-2.
 const REDIS_PAYLOAD: &[u8] = b"\x13\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\x81a\
     \x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\x05\
     \x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\0\n\0`\xa96\"\xd9\
     \xac\xc4l";
-/// That stream with a group `g`, whose consumers alice and bob own 1-1 and 5-0, and a group `h` at 3 that has
-/// read seven entries.
+/// Payload of the same stream with a group `g`, whose consumers alice and bob own 1-1 and 5-0, and a group `h` at 3
+/// that has read seven entries.
 const GROUPS_PAYLOAD: &[u8] = b"\x13\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\
     \x81a\x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\
     \x05\x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\x02\x01g\x05\
     \0\x03\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\xd0\x07\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\xe8\x03\0\0\
     \0\0\0\0\t\x02\x05alice\xa3N5\x05\xa2\x01\0\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\x03bob\x9dN5\x05\xa2\x01\0\0\
     \x01\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\x01h\x03\0\x07\0\0\n\0<\x97$\x0eit\xc6\x13";
-/// An equal stream made by Valkey 9.1.
+/// Payload of an equal stream, made by Valkey 9.1.
 const VALKEY_PAYLOAD: &[u8] = b"\x15\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\x81a\
     \x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\x05\
     \x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\x02\x01g\x05\0\
@@ -169,7 +169,7 @@ fn truncated_payloads_are_rejected() {
 fn inconsistent_streams_are_rejected() {
     let body = &REDIS_PAYLOAD[..REDIS_PAYLOAD.len() - 10];
     let head = body.len() - 9;
-    // The last id below the last entry, a node id that is too short, and backward lengths.
+    // Set the last id below the last entry, make a node id too short, and damage backward lengths.
     for (at, with) in [(head + 1, 4), (2, 15), (35, 1), (35, 3), (40, 2)] {
         let mut wrong = body.to_vec();
         wrong[at] = with;
@@ -197,8 +197,8 @@ fn stored_entry_count_is_ignored() {
     }
 }
 
-/// Made by Redis 8.6: three entries added by producers `p1` (iids i1, sent twice, and i2) and `prod2` (abc);
-/// a group `g` whose consumer `c` owns the first entry and whose consumer `idle` has received nothing.
+/// Payload made by Redis 8.6: three entries added by producers `p1` (iids i1, sent twice, and i2) and `prod2` (abc); a
+/// group `g` whose consumer `c` owns the first entry and whose consumer `idle` has received nothing.
 const REDIS_8_6_PAYLOAD: &[u8] = b"\x1a\x01\x10\0\0\x01\xa2\x1f\xfcl\xed\0\0\0\0\0\0\0\0\xc3/4\x114\0\0\0\x14\0\x03\x01\0\x01\x01\
     \x01\x81f\x02\0\x01\x02 \n\x05\0\x01\x81v\x02\x04 \n\0\n\xe0\x01\n\0\x0f \n\x06\x82v2\x03\x04\x01\xff\x03\x81\0\0\
     \x01\xa2\x1f\xfcl\xfc\0\x81\0\0\x01\xa2\x1f\xfcl\xed\0\0\0\x03\x01\x01g\x81\0\0\x01\xa2\x1f\xfcl\xed\0\x01\x01\0\0\x01\
@@ -229,7 +229,7 @@ fn redis_8_6_streams_keep_active_times() {
     assert!(producers.find(b"p1", b"i2").is_some() && producers.find(b"prod2", b"i2").is_none());
 }
 
-/// Redis 5 does not record what its groups have read.
+/// Redis 5 does not record how many entries its groups have read, so the number is derived.
 #[test]
 fn entries_read_of_redis_5_groups_is_derived() {
     let remaining =
