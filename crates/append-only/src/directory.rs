@@ -10,16 +10,16 @@ use persistence::aof::{AofFile, Manifest, ManifestError};
 
 use crate::storage::{AofStorage, DirectoryEvent};
 
-/// Upper bound for the size of a manifest.
+/// Maximum size of a manifest in bytes; a larger one is invalid.
 const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 
 /// Why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AofFilesError {
-    /// A system error.
+    /// A system call failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The manifest is invalid.
+    /// The manifest cannot be parsed.
     #[error("{0}")]
     Manifest(#[from] ManifestError),
 }
@@ -29,7 +29,7 @@ pub enum AofFilesError {
 pub struct AofDirectory<D> {
     /// The storage that holds the files.
     pub disk: D,
-    /// The value of `appendfilename`.
+    /// The prefix of all file names (`appendfilename`).
     name: String,
     history: HistoryPolicy,
 }
@@ -37,35 +37,34 @@ pub struct AofDirectory<D> {
 /// Whether obsolete files are deleted (`aof-disable-auto-gc`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HistoryPolicy {
-    /// Delete them as soon as they are obsolete.
+    /// Obsolete files are deleted at once.
     #[default]
     Delete,
-    /// Keep the files and their entries in the manifest.
+    /// Obsolete files and their entries in the manifest are kept.
     Keep,
 }
 
-/// File sizes in bytes.
+/// The sizes of the append-only files in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AofSizes {
-    /// Size of the base.
+    /// Size of the base; 0 if there is none.
     pub base: u64,
-    /// Size of all current files.
+    /// Size of the base and all increments that the manifest names.
     pub all: u64,
 }
 
-/// An increment that is open for appending.
+/// The increment to which new commands are appended.
 #[derive(Debug)]
 pub(crate) struct OpenIncrement<F> {
-    /// The open file.
     pub(crate) file: F,
-    /// Current size in bytes.
+    /// Current size of the file in bytes.
     pub(crate) bytes: u64,
 }
 
-/// A file to load.
+/// A file to load at startup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileToLoad {
-    /// File name.
+    /// Name of the file within the directory.
     pub name: String,
     /// Whether the file is the base.
     pub is_base: bool,
@@ -100,10 +99,11 @@ impl<D: AofStorage> AofDirectory<D> {
         self.read()
     }
 
-    /// Like [`Self::find`] for an existing directory in which another thread may be writing a base.
+    /// Reads the manifest like [`Self::find`], but for an existing directory in which another thread may be writing a
+    /// base.
     ///
     /// # Errors
-    /// As [`Self::find`].
+    /// The manifest is invalid, or a system call failed.
     pub fn read(&self) -> Result<Option<Manifest>, AofFilesError> {
         let manifest_name = self.manifest_name();
         let has_old = self.disk.has_legacy_file(&self.name);
@@ -117,7 +117,7 @@ impl<D: AofStorage> AofDirectory<D> {
                     && self.disk.len(&self.name).is_err()
                     && has_old
                 {
-                    // The process that adopted the file died before moving it.
+                    // The process that adopted the file died before it moved the file.
                     self.move_legacy_file()?;
                 }
                 manifest
@@ -132,7 +132,8 @@ impl<D: AofStorage> AofDirectory<D> {
     fn adopt_legacy_file(&self) -> io::Result<Manifest> {
         let mut manifest = Manifest::default();
         manifest.replace_base(AofFile { name: self.name.clone(), seq: 1 }, "");
-        // Written before the move: after a crash in between, the file is still found outside the directory.
+        // The manifest is written before the move: after a crash in between, the file is still found outside the
+        // directory.
         self.write_manifest(&manifest.to_text())?;
         self.move_legacy_file()?;
         Ok(manifest)
@@ -145,7 +146,8 @@ impl<D: AofStorage> AofDirectory<D> {
         Ok(())
     }
 
-    /// Deletes obsolete files and their entries in `manifest`, which is the current one, unless they are kept.
+    /// Deletes obsolete files and their entries in `manifest`, which is the current one. Does nothing if obsolete files
+    /// are kept.
     ///
     /// # Errors
     /// The shortened manifest cannot be written.
@@ -160,7 +162,7 @@ impl<D: AofStorage> AofDirectory<D> {
         Ok(manifest)
     }
 
-    /// The value of `appendfilename`.
+    /// The prefix of all file names (`appendfilename`).
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -170,7 +172,7 @@ impl<D: AofStorage> AofDirectory<D> {
         format!("{}.manifest", self.name)
     }
 
-    /// The files to load, in order.
+    /// Returns the files to load, the base first.
     #[must_use]
     pub fn files_to_load(&self, manifest: &Manifest) -> Vec<FileToLoad> {
         let base = manifest.base.iter().map(|file| (file, true));
@@ -187,7 +189,7 @@ impl<D: AofStorage> AofDirectory<D> {
         files
     }
 
-    /// The sizes of the files named by `manifest`.
+    /// Returns the sizes of the files that `manifest` names.
     #[must_use]
     pub fn sizes(&self, manifest: &Manifest) -> AofSizes {
         let len = |file: &AofFile| self.disk.len(&file.name).unwrap_or(0);
@@ -195,9 +197,9 @@ impl<D: AofStorage> AofDirectory<D> {
         AofSizes { base, all: base + manifest.increments.iter().map(len).sum::<u64>() }
     }
 
-    /// Opens the last increment, if there is one, and syncs both file and directory. A killed process may have left
-    /// bytes unsynced, or it may have renamed the manifest without syncing the directory, in which case a power cut
-    /// would restore the previous manifest.
+    /// Opens the last increment, if there is one, and syncs both the file and the directory. A killed process may have
+    /// left bytes unsynced, or it may have renamed the manifest without syncing the directory; a power cut would then
+    /// restore the previous manifest.
     ///
     /// # Errors
     /// A system call failed.
@@ -242,8 +244,8 @@ impl<D: AofStorage> AofDirectory<D> {
         self.write_manifest(manifest)
     }
 
-    /// Deletes files, unless obsolete files are kept. Returns whether all are gone; the others are tried again at the
-    /// next start.
+    /// Deletes files, unless obsolete files are kept. Returns whether all of the files are gone; the next start tries
+    /// to delete the remaining ones.
     #[must_use]
     pub fn delete(&self, names: &[String]) -> bool {
         if self.history == HistoryPolicy::Keep {

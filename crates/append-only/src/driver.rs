@@ -39,12 +39,12 @@ use crate::{
 /// Pause after a write that no client waits for, so that later changes are written together.
 const WRITE_PAUSE: Duration = Duration::from_millis(1);
 
-/// The file as found or created at the start.
+/// The append-only files as found or created at the start.
 #[derive(Debug)]
 pub struct AofStart {
-    /// The configuration.
+    /// The options that apply from the start on.
     pub settings: AofSettings,
-    /// The manifest on disk.
+    /// The manifest that is on disk.
     pub manifest: Manifest,
     /// Where to start following the log.
     pub position: StartPosition,
@@ -52,19 +52,20 @@ pub struct AofStart {
     pub sizes: AofSizes,
 }
 
-/// Where to start following the log.
+/// The position at which the driver starts to follow the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartPosition {
-    /// At the snapshot of the next rewrite, because the existing files hold older data. The rewrite is scheduled.
+    /// The driver starts at the snapshot of the next rewrite, because the existing files hold older data. The rewrite
+    /// is scheduled.
     NextSnapshot,
-    /// After the base, which is the only file. `db` is the database selected by the master's stream.
+    /// The driver starts after the base, which is the only file.
     Base {
-        /// The database.
+        /// The database that is selected in the master's stream at this position.
         db: u16,
     },
-    /// At the end of the last increment, which has this many bytes.
+    /// The driver starts at the end of the last increment.
     Increment {
-        /// The size of the increment.
+        /// The size of that increment in bytes.
         bytes: u64,
     },
 }
@@ -74,69 +75,69 @@ pub enum StartPosition {
 pub enum AofDriverEvent<B> {
     /// The log may have grown or may have been replaced. Every other event implies this one.
     LogChanged,
-    /// The configuration may have changed.
+    /// The configuration may have changed; these are the current options.
     Configured(AofSettings),
     /// Sync the whole log now, and retry failed operations at once.
     SyncRequested,
     /// The rewrite has taken its snapshot at the current end of the log.
     SnapshotTaken {
-        /// The rewrite.
+        /// The id from [`AofDriver::begin_rewrite`].
         rewrite: RewriteId,
-        /// The database selected by the master's stream, if the log itself will not repeat the SELECT.
+        /// The database selected in the master's stream; `None` if the log itself will repeat the SELECT.
         db: Option<u16>,
     },
     /// The base of the rewrite is written and synced.
     BaseWritten {
-        /// The rewrite.
+        /// The id from [`AofDriver::begin_rewrite`].
         rewrite: RewriteId,
-        /// The temporary file.
+        /// The temporary file that becomes the base.
         base: B,
-        /// `true` for an RDB file, `false` for commands.
+        /// Whether the base is an RDB file; otherwise it contains commands.
         rdb: bool,
     },
-    /// The process has installed the base itself, because the file is disabled.
+    /// The process has installed the base of this rewrite itself, because the append-only file is disabled.
     BaseInstalled(RewriteId),
     /// The snapshot could not be taken, or the base could not be written.
     RewriteFailed(RewriteId),
-    /// The obsolete files are deleted.
+    /// All files of [`AofAction::DeleteHistory`] are deleted.
     HistoryDeleted,
     /// The obsolete files of [`AofAction::DeleteHistory`] are kept, or not all of them could be deleted.
     HistoryKept,
 }
 
-/// An action to perform at once. It waits for no file operation.
+/// An action to perform at once. No action waits for a file operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AofAction {
     /// Replies to writes up to this offset may be sent.
     PublishCommitPoint(ReplOffset),
-    /// Whether replies to writes must wait for [`AofAction::PublishCommitPoint`].
+    /// Whether replies to writes must wait for [`AofAction::PublishCommitPoint`] from now on.
     HoldReplies(bool),
-    /// Writing the file fails with this error, or works again (`None`).
+    /// Writing the file fails with this error; `None` means that it works again.
     WriteErrorChanged(Option<String>),
-    /// A sync took so long that it delayed a write.
+    /// A sync took so long that a write had to wait for it.
     SyncDelayed,
     /// The base of the current rewrite is installed. Delete these obsolete files, then send
     /// [`AofDriverEvent::HistoryDeleted`] or [`AofDriverEvent::HistoryKept`].
     DeleteHistory(Vec<String>),
-    /// The rewrite has ended.
+    /// The rewrite has ended, with or without an installed base.
     RewriteEnded {
-        /// The rewrite.
+        /// The id from [`AofDriver::begin_rewrite`].
         rewrite: RewriteId,
-        /// Whether the base was installed.
+        /// Success if the base was installed, otherwise why it was not.
         outcome: Result<(), BaseRejected>,
     },
 }
 
-/// What the writer does next.
+/// The next step of the writer, a thread that performs one file operation at a time.
 #[derive(Debug)]
 pub enum WriterStep<B> {
     /// Perform this operation, then call [`AofDriver::complete`].
     Run(PendingOperation<B>),
-    /// Ask again when one of these happens, or after an event.
+    /// Ask again at a time, after growth of the log, or after an event.
     Wait {
-        /// The time has come.
+        /// Ask again at this time; `None` if no time is due.
         until: Option<Instant>,
-        /// The log has grown past this offset. `None` if growth alone changes nothing.
+        /// Ask again once the log has grown past this offset; `None` if growth alone changes nothing.
         growth_past: Option<ReplOffset>,
     },
     /// The file is disabled: everything up to the requested offset is synced, or an operation has failed.
@@ -151,31 +152,31 @@ pub struct SyncTarget {
     failures: u64,
 }
 
-/// The state of an enabled append-only file.
+/// The state of an enabled append-only file, for INFO.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AofStatus {
     /// Whether the files contain the data.
     pub state: AofState,
-    /// `appendfsync`
+    /// When the file is synced (`appendfsync`).
     pub policy: FsyncPolicy,
-    /// Log offset up to which complete files are synced, if there are any.
+    /// Log offset up to which the files are synced; `None` while they are not complete.
     pub synced: Option<ReplOffset>,
-    /// Log offset up to which the file is written, if the log is being followed.
+    /// Log offset up to which the file is written; `None` while the log is not followed.
     pub written: Option<ReplOffset>,
-    /// Whether the last operation failed.
+    /// Whether the last file operation failed.
     pub has_error: bool,
-    /// Number of syncs that delayed a write.
+    /// Number of syncs that delayed a write, since the counters were reset.
     pub delays: u64,
-    /// Size of the base in bytes.
+    /// Size of the current base in bytes; 0 if there is none.
     pub base_size: u64,
     /// Size of all files in bytes.
     pub size: u64,
 }
 
-/// The progress of the running rewrite.
+/// How far the running rewrite has come.
 #[derive(Debug)]
 enum RewritePhase<B> {
-    /// The process takes the snapshot and writes the base. Also while no rewrite is running.
+    /// The process takes the snapshot and writes the base. This is also the phase while no rewrite is running.
     Writing,
     /// The base is written. The writer installs it once the increment after it exists, and takes `base` then.
     Installing { base: Option<B> },
@@ -195,7 +196,7 @@ struct EnabledFile {
     size_before: u64,
     /// No operation starts before this time, unless somebody waits for one.
     paused_until: Instant,
-    /// The writer stops when this is reached, or after the next failure.
+    /// The writer stops when this target is synced, or after the next failed operation.
     stop_at: Option<SyncTarget>,
 }
 
@@ -204,11 +205,11 @@ struct EnabledFile {
 /// Methods that take the log expect it to be locked by the caller.
 #[derive(Debug)]
 pub struct AofDriver<B> {
-    /// `None` while the file is disabled.
+    /// The state of the file; `None` while it is disabled.
     file: Option<EnabledFile>,
     rewrites: Rewrites,
     phase: RewritePhase<B>,
-    /// The buffer of the last operation, kept for the next one.
+    /// The buffer of the last operation, whose allocation the next operation reuses.
     buffer: Vec<u8>,
 }
 
@@ -219,7 +220,7 @@ impl<B> Default for AofDriver<B> {
 }
 
 impl<B> AofDriver<B> {
-    /// Enables the file.
+    /// Enables the file, which follows the log from the given position on.
     pub fn start(
         &mut self,
         start: AofStart,
@@ -251,7 +252,7 @@ impl<B> AofDriver<B> {
         self.handle(log, now, wall, AofDriverEvent::LogChanged, out);
     }
 
-    /// Processes an event.
+    /// Handles an event and appends the resulting actions to `out`.
     pub fn handle(
         &mut self,
         log: &mut Log,
@@ -270,7 +271,7 @@ impl<B> AofDriver<B> {
         self.retain(log);
     }
 
-    /// The writer's next step.
+    /// Returns what the writer has to do now: perform an operation, wait, or stop.
     pub fn next_step(
         &mut self,
         log: &mut Log,
@@ -304,7 +305,8 @@ impl<B> AofDriver<B> {
         let CompletedOperation { bytes, is_write, outcome, sizes } = completed;
         self.buffer = bytes;
         let Some(file) = &mut self.file else { return };
-        // Otherwise a write ends before and behind each version, not at the end of the log.
+        // If the file has versions of its own, a write ends before and behind each of them, not only at the end of the
+        // log.
         if is_write && !file.machine.has_file_versions() {
             file.paused_until = now + WRITE_PAUSE;
         }
@@ -331,7 +333,7 @@ impl<B> AofDriver<B> {
         Ok(rewrite)
     }
 
-    /// Schedules a rewrite.
+    /// Schedules a rewrite, which starts when [`Self::is_rewrite_due`] says so.
     pub fn schedule_rewrite(&mut self) {
         self.rewrites.scheduled = true;
     }
@@ -350,13 +352,13 @@ impl<B> AofDriver<B> {
         self.rewrites.is_due(now, RewriteThresholds { size, percentage, min_size })
     }
 
-    /// The rewrites.
+    /// The running rewrite and the results of earlier ones.
     #[must_use]
     pub fn rewrites(&self) -> &Rewrites {
         &self.rewrites
     }
 
-    /// Resets the counters of INFO.
+    /// Resets the counters that INFO shows (CONFIG RESETSTAT).
     pub fn reset_counts(&mut self) {
         (self.rewrites.done, self.rewrites.failed_in_a_row) = (0, 0);
         self.file.iter_mut().for_each(|file| file.machine.reset_delays());
@@ -375,7 +377,7 @@ impl<B> AofDriver<B> {
         SyncTarget { until: log.position().offset, failures }
     }
 
-    /// The result of a request, once it is known. A disabled file has nothing to sync.
+    /// The result of a request to sync, or `None` while it is not known. A disabled file has nothing to sync.
     #[must_use]
     pub fn sync_result(&self, target: SyncTarget) -> Option<Result<(), String>> {
         let Some(EnabledFile { machine, .. }) = &self.file else { return Some(Ok(())) };
@@ -396,7 +398,7 @@ impl<B> AofDriver<B> {
         }
     }
 
-    /// Disables the file. The writer has stopped.
+    /// Disables the file after the writer has stopped.
     pub fn disable(&mut self, log: &mut Log) {
         if let Some(mut file) = self.file.take() {
             file.cursor.release(log);
@@ -433,7 +435,7 @@ impl<B> AofDriver<B> {
         self.file.as_ref().is_some_and(is_fresh) && self.rewrites.is_running()
     }
 
-    /// Log offset up to which complete files are synced, if there are any.
+    /// Log offset up to which the files are synced; `None` while they are not complete.
     #[must_use]
     pub fn synced(&self) -> Option<ReplOffset> {
         self.file.as_ref().and_then(|file| file.machine.synced())
@@ -456,7 +458,7 @@ impl<B> AofDriver<B> {
         self.file.as_ref().map_or(0, |file| file.machine.failures())
     }
 
-    /// Tells the machine the log's end, or that the log can no longer be followed.
+    /// Reports the end of the log to the state machine, or that the log can no longer be followed.
     fn report_log(&mut self, log: &mut Log, now: Instant, wall: Millis, out: &mut Vec<AofAction>) {
         let mut effects = Vec::new();
         if let Some(EnabledFile { machine, cursor, .. }) = &mut self.file {
@@ -472,8 +474,8 @@ impl<B> AofDriver<B> {
         }
     }
 
-    /// Updates the rewrite and returns the event for the machine, if there is one. Events of cancelled rewrites change
-    /// nothing.
+    /// Updates the rewrite and returns the event for the state machine, if there is one. Events of cancelled rewrites
+    /// change nothing.
     fn note_event(
         &mut self,
         log: &Log,
@@ -596,12 +598,12 @@ impl<B> AofDriver<B> {
 }
 
 impl EnabledFile {
-    /// Size of all files in bytes.
+    /// Total size of all files in bytes.
     fn size(&self) -> u64 {
         self.size_before + self.machine.increment_bytes()
     }
 
-    /// Whether the writer has reached the end of [`AofDriver::stop_writer`].
+    /// Whether the writer has reached the target of [`AofDriver::stop_writer`].
     fn is_stopped(&self) -> bool {
         let is_reached = |target: SyncTarget| {
             self.machine.has_synced(target.until) || self.machine.failures() > target.failures
@@ -609,7 +611,7 @@ impl EnabledFile {
         self.stop_at.is_some_and(is_reached)
     }
 
-    /// The end of the pause after a write, if nobody waits for the next operation.
+    /// When the pause after a write ends; `None` if somebody waits for the next operation.
     fn pause(&self, now: Instant) -> Option<Instant> {
         let is_awaited = self.machine.policy() == FsyncPolicy::Always
             || self.stop_at.is_some()
@@ -617,7 +619,8 @@ impl EnabledFile {
         Some(self.paused_until).filter(|until| !is_awaited && now < *until)
     }
 
-    /// The last known end of the log. More bytes change nothing if the log is not followed or writing fails.
+    /// The last known end of the log; `None` if the log is not followed or writing fails, because more bytes then
+    /// change nothing.
     fn growth_past(&self) -> Option<ReplOffset> {
         let follows = self.machine.written().is_some() && self.machine.error().is_none();
         follows.then(|| self.machine.log_end())

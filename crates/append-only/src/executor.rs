@@ -15,14 +15,14 @@ pub struct PendingOperation<B> {
     pub(crate) operation: FileOperation,
     /// The bytes of a write: its head, followed by the bytes from the log.
     pub(crate) bytes: Vec<u8>,
-    /// The base to install. `None` if its rewrite was cancelled.
+    /// The base to install; `None` if its rewrite was cancelled, or if the operation installs no base.
     pub(crate) base: Option<B>,
-    /// The manifest after the operation, if it changes.
+    /// The manifest after the operation, if the operation changes it.
     pub(crate) manifest: Option<Manifest>,
 }
 
 impl<B> PendingOperation<B> {
-    /// The operation.
+    /// Returns which operation to perform, without its data.
     #[must_use]
     pub fn operation(&self) -> &FileOperation {
         &self.operation
@@ -35,12 +35,12 @@ pub struct CompletedOperation {
     pub(crate) bytes: Vec<u8>,
     pub(crate) is_write: bool,
     pub(crate) outcome: Result<(), OperationError>,
-    /// The sizes of the files, if the manifest changed.
+    /// The sizes of the files, if the operation changed the manifest.
     pub(crate) sizes: Option<AofSizes>,
 }
 
 impl CompletedOperation {
-    /// The error, if the operation failed.
+    /// Returns the error text, or `None` if the operation succeeded.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
         match &self.outcome {
@@ -54,12 +54,12 @@ impl CompletedOperation {
 #[derive(Debug)]
 pub struct FileExecutor<D: AofStorage> {
     folder: AofDirectory<D>,
-    /// The increment that is being written.
+    /// The increment that is being written; `None` before the first operation.
     file: Option<D::File>,
 }
 
 impl<D: AofStorage> FileExecutor<D> {
-    /// Starts without files. The first operation creates one.
+    /// Starts without files. The first operation creates an increment.
     #[must_use]
     pub fn new(folder: AofDirectory<D>) -> Self {
         Self { folder, file: None }
@@ -78,13 +78,13 @@ impl<D: AofStorage> FileExecutor<D> {
         Ok((Self { folder, file: last.map(|last| last.file) }, position))
     }
 
-    /// The directory.
+    /// The directory in which the operations are performed.
     #[must_use]
     pub fn folder(&self) -> &AofDirectory<D> {
         &self.folder
     }
 
-    /// Performs an operation. If it fails, a part of it or all of it may have been done.
+    /// Performs an operation. An operation that fails may have been done partly or completely.
     pub fn execute(&mut self, pending: PendingOperation<D::Temporary>) -> CompletedOperation {
         let PendingOperation { operation, bytes, base, manifest } = pending;
         let is_write = matches!(operation, FileOperation::Write { .. });
@@ -127,7 +127,7 @@ impl<D: AofStorage> FileExecutor<D> {
     }
 }
 
-/// The error text as Redis users know it: without error number and path.
+/// Formats an error as Redis users know it, without error number and path.
 fn error_text(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()

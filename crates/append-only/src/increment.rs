@@ -25,7 +25,7 @@ pub(crate) struct LogMark {
     pub(crate) at: ReplOffset,
     /// The replication id at this position; `None` if the file does not record it.
     history: Option<ReplId>,
-    /// Whether this is a command boundary.
+    /// Whether the position is a command boundary.
     at_boundary: bool,
 }
 
@@ -38,11 +38,11 @@ pub(crate) struct FileExtent {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Increment {
-    /// Bytes to begin the file with, if this server created it.
+    /// Bytes with which the file begins, if this server created it.
     head: Vec<u8>,
     pub(crate) written: FileExtent,
     pub(crate) synced: FileExtent,
-    /// Whether there may be garbage after `written`.
+    /// Whether the file may have garbage after `written`.
     pub(crate) torn: bool,
     /// Unix time of the last timestamp annotation, in seconds.
     last_timestamp: i64,
@@ -81,7 +81,8 @@ impl Increment {
         self.synced == self.written
     }
 
-    /// The next write, if there is anything to write: log bytes up to `until`, which is a command boundary.
+    /// Returns the next write, or `None` if there is nothing to write. The write ends at `until` at the latest, which
+    /// is a command boundary.
     pub(crate) fn next_write(
         &self,
         log: &LogEnd,
@@ -126,13 +127,13 @@ impl Increment {
         Some(PendingWrite { head, from, len, after, last_timestamp: stamp })
     }
 
-    /// Records a completed write.
+    /// Records that a write is complete.
     pub(crate) fn note_written(&mut self, write: &PendingWrite) {
         self.written = write.after;
         self.last_timestamp = write.last_timestamp;
     }
 
-    /// After a failed sync nothing since the last successful sync is known to be on disk.
+    /// Counts everything since the last successful sync as not synced, because a sync failed.
     pub(crate) fn forget_unsynced(&mut self) {
         self.written = self.synced;
         self.torn = true;

@@ -42,25 +42,25 @@ pub use storage::{AofStorage, DirectoryEvent};
 /// When the file is synced (`appendfsync`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FsyncPolicy {
-    /// Before replies to writes are sent.
+    /// The file is synced before replies to writes are sent.
     Always,
-    /// Once per second.
+    /// The file is synced once per second.
     #[default]
     EverySecond,
-    /// Whenever the system writes it back.
+    /// The file is never synced explicitly; the system writes it back when it chooses.
     Never,
 }
 
-/// Configuration of the append-only file.
+/// Options of the append-only file, named as in redis.conf.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AofSettings {
-    /// `appendfsync`
+    /// When the file is synced (`appendfsync`).
     pub policy: FsyncPolicy,
     /// `no-appendfsync-on-rewrite`: with `everysec`, do not sync during a rewrite.
     pub no_fsync_on_rewrite: bool,
-    /// `aof-timestamp-enabled`
+    /// Whether the file contains timestamps (`aof-timestamp-enabled`).
     pub timestamps: bool,
-    /// `appendfilename`
+    /// The prefix of all file names (`appendfilename`).
     pub name: String,
 }
 
@@ -77,21 +77,21 @@ pub enum AofState {
     NoBase,
 }
 
-/// The end of the replication log.
+/// The end of the replication log, as reported to the state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogEnd {
     /// The current end of the log, which is a command boundary.
     pub(crate) end: Position,
     /// The previous replication id and the offset up to which it is valid.
     pub(crate) previous: Option<Position>,
-    /// Current wall clock time.
+    /// Current wall-clock time, for timestamps in the file.
     pub(crate) wall: Millis,
 }
 
 /// Why the log can no longer be followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogLoss {
-    /// The log was trimmed past the next byte to write.
+    /// The log was trimmed past the next byte that must be written.
     Trimmed,
     /// The log belongs to other data after a full resync.
     Replaced,
@@ -100,71 +100,72 @@ pub(crate) enum LogLoss {
 /// An event passed to the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AofEvent {
-    /// The current end of the log. Also sent periodically when the log has not grown.
+    /// The current end of the log. The event is also sent periodically when the log has not grown.
     LogAdvanced(LogEnd),
     /// The file has other commands than the log in this range. Sent in order, and before the log's end passes the range.
     FileVersionAdded(FileVersion),
-    /// The log can no longer be followed from the file's offset.
+    /// The log can no longer be followed from the offset of the file.
     LogLost(LogLoss),
     /// A rewrite has taken its snapshot at the current end of the log.
     SnapshotTaken {
-        /// The rewrite; only one runs at a time.
+        /// The rewrite that took the snapshot; only one rewrite runs at a time.
         rewrite: RewriteId,
         /// The log position of the snapshot.
         at: Position,
-        /// The database selected by the master's stream, if the log itself will not repeat the SELECT.
+        /// The database selected in the master's stream; `None` if the log itself will repeat the SELECT.
         db: Option<u16>,
     },
     /// The base of a rewrite is written and synced.
     BaseReady {
         /// The rewrite that wrote the base.
         rewrite: RewriteId,
-        /// `true` for an RDB file, `false` for commands.
+        /// Whether the base is an RDB file; otherwise it contains commands.
         rdb: bool,
     },
-    /// A rewrite failed.
+    /// The snapshot could not be taken, or the base could not be written.
     RewriteFailed(RewriteId),
     /// The files that a rewrite made obsolete are deleted.
     HistoryDeleted,
-    /// The configuration may have changed.
+    /// The configuration may have changed; these are the current options.
     Configured(AofSettings),
     /// Sync the whole log now, and retry failed operations at once.
     SyncRequested,
 }
 
-/// A file operation. Only one runs at a time.
+/// A file operation. Only one operation runs at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileOperation {
     /// Append `head`, then `len` bytes of the log.
     Write {
-        /// Annotations, at the start of an increment a SELECT, and the commands of a [`FileVersion`].
+        /// Bytes that are not in the log: annotations, a SELECT at the start of an increment, and the commands of a
+        /// [`FileVersion`].
         head: Vec<u8>,
-        /// Log offset of the first byte.
+        /// Log offset of the first byte to copy from the log.
         from: ReplOffset,
-        /// Number of bytes from the log.
+        /// Number of bytes to copy from the log.
         len: u64,
     },
-    /// Sync the increment.
+    /// Sync all written bytes of the increment to disk.
     Sync,
-    /// Truncate the increment to this length.
+    /// Truncate the increment to this length in bytes, after a failed write.
     Truncate(u64),
-    /// Create an empty file, name it in the manifest, and append to it from now on.
+    /// Create an empty increment, name it in the manifest, and append to it from now on.
     BeginIncrement {
-        /// File name of the increment.
+        /// Name of the increment within the directory.
         name: String,
-        /// The new manifest; `None` if it does not change.
+        /// The new content of the manifest; `None` if it does not change.
         manifest: Option<String>,
     },
-    /// Rename the base of a rewrite, and name it in the manifest.
+    /// Rename the temporary file of a rewrite to a base, and name it in the manifest.
     InstallBase {
         /// The rewrite that wrote the base.
         rewrite: RewriteId,
-        /// File name of the base.
+        /// Name of the base within the directory.
         name: String,
-        /// The new manifest.
+        /// The new content of the manifest.
         manifest: String,
     },
-    /// Write this manifest.
+    /// Replace the manifest by this content.
     WriteManifest(String),
 }
 
@@ -173,7 +174,7 @@ pub enum FileOperation {
 pub(crate) enum OperationError {
     /// The log no longer has the bytes to be written.
     LogLost(LogLoss),
-    /// A system error.
+    /// A system call failed with this error text.
     Io(String),
 }
 
@@ -183,23 +184,22 @@ pub enum BaseRejected {
     /// The log can no longer be followed from the base's snapshot.
     #[error("the data was replaced, or the log was trimmed past the snapshot")]
     LogLost,
-    /// A system error.
+    /// A system call failed with this error text.
     #[error("{0}")]
     Io(String),
 }
 
-/// An effect to carry out at once. Effects touch no file.
+/// An effect to carry out at once. No effect touches a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AofEffect {
     /// Replies to writes up to this offset may be sent.
     PublishCommitPoint(ReplOffset),
-    /// Whether replies to writes must wait for [`AofEffect::PublishCommitPoint`].
+    /// Whether replies to writes must wait for [`AofEffect::PublishCommitPoint`] from now on.
     HoldReplies(bool),
-    /// Writing the file fails with this error, or works again (`None`).
+    /// Writing the file fails with this error; `None` means that it works again.
     WriteErrorChanged(Option<String>),
-    /// A rewrite has ended.
+    /// A rewrite has ended, and its files can be used or must be discarded.
     RewriteEnded {
-        /// The rewrite that ended.
         rewrite: RewriteId,
         /// The obsolete files, which can be deleted now, or why the base was not installed.
         outcome: Result<Vec<String>, BaseRejected>,

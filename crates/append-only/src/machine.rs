@@ -13,7 +13,7 @@ use crate::{
     OperationError, RewriteId,
 };
 
-/// Sync interval of `everysec`.
+/// Sync interval of `appendfsync everysec`.
 const SYNC_PERIOD: Duration = Duration::from_secs(1);
 /// A write counts as delayed if it waits longer than this for a sync. Redis then writes in parallel with the sync.
 const DELAY_THRESHOLD: Duration = Duration::from_secs(2);
@@ -34,32 +34,32 @@ pub(crate) struct AppendOnly {
     manifest: Manifest,
     state: AofState,
     log: LogEnd,
-    /// The file's versions of ranges of the log that are not synced yet.
+    /// The versions of ranges of the log that the file has and that are not synced yet.
     file_versions: FileVersions,
     open: Option<Increment>,
     beginning: Option<PendingIncrement>,
-    /// Where the next increment begins. No operation has been issued for it yet.
+    /// Where the next increment begins; `None` once its creation has been attempted.
     next: Option<IncrementStart>,
     base: Option<PendingBase>,
     in_flight: Option<InFlight>,
-    /// Obsolete files are deleted, but still named in the manifest.
+    /// Whether obsolete files are deleted but still named in the manifest.
     has_deleted_history: bool,
     synced: Option<ReplOffset>,
     last_sync: Instant,
-    /// When the current or last sync began.
+    /// When the current sync began, or the last one if none is running.
     sync_begun: Instant,
-    /// Number of syncs that delayed a write.
+    /// Number of syncs that delayed a write, since the last reset.
     delays: u64,
-    /// Earliest time for retrying failed operations, and for truncating the increment again.
+    /// Failed operations are not retried, and the increment is not truncated again, before this time.
     retry_at: Instant,
     truncate_at: Instant,
     error: Option<String>,
-    /// Number of failed operations.
+    /// Number of failed operations since the start.
     failures: u64,
     /// Offset up to which a caller waits for the log to be synced.
     sync_target: Option<ReplOffset>,
     holding: bool,
-    /// The last published commit point.
+    /// The commit point that was last published, so that each one is published once.
     committed: Option<ReplOffset>,
 }
 
@@ -76,7 +76,7 @@ struct IncrementStart {
 struct PendingIncrement {
     cut: IncrementStart,
     file: AofFile,
-    /// The new increment, used if the log can still be followed.
+    /// The new increment, which is used if the log can still be followed.
     increment: Increment,
     is_lost: bool,
 }
@@ -85,13 +85,13 @@ struct PendingIncrement {
 #[derive(Debug, Clone)]
 struct PendingBase {
     rewrite: RewriteId,
-    /// The increment that begins at the base's snapshot, once it exists.
+    /// The name of the increment that begins at the base's snapshot; `None` until it exists.
     increment: Option<String>,
-    /// Whether it is an RDB file; set when it is written.
+    /// Whether the base is an RDB file; `None` until the base is written.
     ready: Option<bool>,
 }
 
-/// The running file operation.
+/// The file operation that is being performed.
 #[derive(Debug)]
 enum InFlight {
     Write(PendingWrite),
@@ -103,8 +103,8 @@ enum InFlight {
 }
 
 impl AppendOnly {
-    /// Starts without usable files: nothing is written until a rewrite takes its snapshot. `manifest` names files with
-    /// older data.
+    /// Creates the state for files that cannot be continued: nothing is written until a rewrite takes its snapshot.
+    /// `manifest` names files with older data.
     #[must_use]
     pub(crate) fn without_base(settings: AofSettings, manifest: Manifest, now: Instant) -> Self {
         let end = Position { id: ReplId::NONE, offset: ReplOffset(0) };
@@ -165,30 +165,30 @@ impl AppendOnly {
     ) -> Self {
         let (state, synced) = (AofState::Complete, Some(log.end.offset));
         let mut machine = Self { state, log, synced, ..Self::without_base(settings, manifest, now) };
-        // A rewrite that takes its snapshot before that must wait.
+        // A rewrite that takes its snapshot before the first increment exists must wait.
         machine.reserve_increment(IncrementStart { rewrite: NO_REWRITE, at: log.end, db: Some(db) });
         machine
     }
 
-    /// The state of the files.
+    /// Returns whether the files contain the current data.
     #[must_use]
     pub(crate) fn state(&self) -> AofState {
         self.state
     }
 
-    /// The current manifest.
+    /// The manifest as it is on disk, as far as is known.
     #[must_use]
     pub(crate) fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Log offset up to which complete files are synced, if there are any.
+    /// Log offset up to which the files are synced; `None` while they are not complete.
     #[must_use]
     pub(crate) fn synced(&self) -> Option<ReplOffset> {
         self.synced
     }
 
-    /// Log offset up to which the file is written, if the log is being followed.
+    /// Log offset up to which the file is written; `None` while the log is not followed.
     #[must_use]
     pub(crate) fn written(&self) -> Option<ReplOffset> {
         self.open.as_ref().map(|open| open.written.mark.at)
@@ -211,13 +211,13 @@ impl AppendOnly {
         }
     }
 
-    /// The current write error, if any.
+    /// The text of the current write error; `None` if the last operation succeeded.
     #[must_use]
     pub(crate) fn error(&self) -> Option<&str> {
         self.error.as_deref()
     }
 
-    /// `appendfsync`
+    /// When the file is synced (`appendfsync`).
     #[must_use]
     pub(crate) fn policy(&self) -> FsyncPolicy {
         self.settings.policy
@@ -235,7 +235,7 @@ impl AppendOnly {
         self.log.end.offset
     }
 
-    /// Number of failed operations so far.
+    /// Number of failed operations since the start.
     #[must_use]
     pub(crate) fn failures(&self) -> u64 {
         self.failures
@@ -247,12 +247,12 @@ impl AppendOnly {
         self.delays
     }
 
-    /// Resets the counter of [`Self::delays`].
+    /// Sets the number of delayed writes to zero (CONFIG RESETSTAT).
     pub(crate) fn reset_delays(&mut self) {
         self.delays = 0;
     }
 
-    /// The oldest log offset still needed. Bytes that are written but not synced may have to be written again.
+    /// The oldest log offset that is still needed. Bytes that are written but not synced may have to be written again.
     #[must_use]
     pub(crate) fn retained_from(&self) -> Option<ReplOffset> {
         let beginning = self.beginning.as_ref().filter(|beginning| !beginning.is_lost);
@@ -260,14 +260,15 @@ impl AppendOnly {
         open.or(beginning.map(|beginning| beginning.cut.at.offset)).or(self.next.map(|next| next.at.offset))
     }
 
-    /// From where on the machine needs to be told of the file's versions of ranges of the log, if it follows the log.
+    /// The log offset from which on the machine must be told of the file's versions; `None` if it does not follow the
+    /// log.
     #[must_use]
     pub(crate) fn file_versions_wanted_from(&self) -> Option<ReplOffset> {
         let retained = self.retained_from()?;
         Some(self.file_versions.end().map_or(retained, |end| end.max(retained)))
     }
 
-    /// Whether ranges remain to be written or synced for which the file has other commands than the log.
+    /// Whether any version of a range of the log remains to be written or synced.
     #[must_use]
     pub(crate) fn has_file_versions(&self) -> bool {
         !self.file_versions.is_empty()
@@ -286,7 +287,7 @@ impl AppendOnly {
         self.has_deleted_history || matches!(self.in_flight, Some(InFlight::WriteManifest(_)))
     }
 
-    /// Processes an event.
+    /// Handles an event and appends the resulting effects to `out`.
     pub(crate) fn handle(&mut self, input: AofEvent, out: &mut Vec<AofEffect>) {
         match input {
             AofEvent::LogAdvanced(log) => self.log = log,
@@ -294,7 +295,8 @@ impl AppendOnly {
             AofEvent::LogLost(lost) => self.on_log_lost(lost, out),
             AofEvent::SnapshotTaken { rewrite, at, db } => {
                 self.log.end = at;
-                // A previous cut belongs to a failed rewrite. The current increment simply continues past it.
+                // An earlier start of an increment belongs to a failed rewrite. The current increment simply continues
+                // past it.
                 self.next = Some(IncrementStart { rewrite, at, db });
                 self.base = Some(PendingBase { rewrite, increment: None, ready: None });
             }
@@ -317,7 +319,7 @@ impl AppendOnly {
         self.publish_commit_point(out);
     }
 
-    /// The next file operation. `None` while one is running.
+    /// Starts and returns the next file operation; `None` while one is running or if nothing is to be done.
     pub(crate) fn next_operation(&mut self, now: Instant) -> Option<FileOperation> {
         if self.in_flight.is_some() {
             return None;
@@ -330,12 +332,12 @@ impl AppendOnly {
         Some(operation)
     }
 
-    /// When to ask for an operation again if no event occurs before. Later than `now` if no operation is due.
+    /// When to ask for an operation again if no event comes first. The time is later than `now` if no operation is due.
     #[must_use]
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let open = self.open.as_ref();
         let truncate = open.filter(|open| open.torn).map(|_| self.truncate_at);
-        // If the time has passed, nothing is left to retry, because the data was replaced.
+        // If the time has passed, there is nothing to retry, because the data was replaced.
         let retry = self.error.as_ref().map(|_| self.retry_at).filter(|at| *at > now);
         let everysec = self.settings.policy == FsyncPolicy::EverySecond;
         let sync = open.filter(|open| everysec && !open.is_synced()).map(|_| self.last_sync + SYNC_PERIOD);
@@ -396,11 +398,11 @@ impl AppendOnly {
         if self.error.is_some() && now < self.retry_at {
             return None;
         }
-        // These operations are rare. A steady stream of writes must not starve them.
+        // These two operations are rare, and a steady stream of writes must not starve them.
         if let Some(put) = self.install_base().or_else(|| self.write_manifest()) {
             return Some(put);
         }
-        // Once the next increment may exist, this one must end where the next begins, and must be synced.
+        // Once the next increment may exist, the current one must end where the next begins, and must be synced.
         if let Some(open) = self.open.as_ref().filter(|_| self.beginning.is_none()) {
             let until = self.increment_end();
             // One sync covers everything written while the previous one ran.
@@ -444,7 +446,7 @@ impl AppendOnly {
         let file = self.beginning.as_ref()?.file.clone();
         let mut manifest = self.manifest.clone();
         manifest.append_increment(file.clone());
-        // Before there is a base, the manifest must keep naming the older data.
+        // Before there is a base, the manifest must continue to name the older data.
         let text = (self.state == AofState::Complete).then(|| manifest.to_text());
         let operation = FileOperation::BeginIncrement { name: file.name, manifest: text };
         Some((InFlight::Begin(manifest), operation))
@@ -469,7 +471,7 @@ impl AppendOnly {
     }
 
     fn write_manifest(&mut self) -> Option<(InFlight, FileOperation)> {
-        // Otherwise the manifest has increments that must not be named before their base is installed.
+        // In any other state the manifest has increments that must not be named before their base is installed.
         if self.state != AofState::Complete || !std::mem::take(&mut self.has_deleted_history) {
             return None;
         }
@@ -486,7 +488,7 @@ impl AppendOnly {
         outcome: Result<(), String>,
         out: &mut Vec<AofEffect>,
     ) {
-        // The log was lost meanwhile, and the write went to a file that no longer counts.
+        // The log was lost during the write, and the write went to a file that no longer counts.
         let Some(open) = &mut self.open else { return };
         match outcome {
             Ok(()) => {
@@ -541,7 +543,7 @@ impl AppendOnly {
     ) {
         match outcome {
             Err(error) => {
-                // Retried, unless the log was lost. Its file name is then never used.
+                // The creation is retried, unless the log was lost. In that case the name of the file is never used.
                 self.beginning.take_if(|beginning| beginning.is_lost);
                 self.record_failure(now, error, out);
             }
@@ -580,7 +582,7 @@ impl AppendOnly {
         out.push(AofEffect::RewriteEnded { rewrite, outcome });
     }
 
-    /// Ends the current files. A new base is needed for what follows.
+    /// Gives up the current files, because a new base is needed for the data that follows.
     fn on_log_lost(&mut self, lost: LogLoss, out: &mut Vec<AofEffect>) {
         self.open = None;
         self.next = None;

@@ -11,7 +11,7 @@ use crate::{AofEffect, AofEvent, LogEnd, LogLoss};
 pub(crate) struct RetainedCursor(Option<CursorId>);
 
 impl RetainedCursor {
-    /// Reports the log's end to the state machine, or that the log can no longer be followed.
+    /// Reports the end of the log to the state machine, or that the log can no longer be followed.
     pub(crate) fn report_log(
         &mut self,
         machine: &mut AppendOnly,
@@ -38,7 +38,7 @@ impl RetainedCursor {
         machine.handle(AofEvent::LogAdvanced(LogEnd::of(log, wall)), out);
     }
 
-    /// Moves the cursor to the offset the machine needs. Call after each event and each operation.
+    /// Moves the cursor to the offset that the state machine needs. Call this after each event and each operation.
     pub(crate) fn retain(&mut self, machine: &AppendOnly, log: &mut Log) {
         match (machine.retained_from(), self.0) {
             (Some(at), Some(cursor)) if log.cursor_offset(cursor) == Some(at) => {}
@@ -48,7 +48,7 @@ impl RetainedCursor {
         }
     }
 
-    /// Releases the cursor.
+    /// Removes the cursor, so that the log may be trimmed.
     pub(crate) fn release(&mut self, log: &mut Log) {
         if let Some(cursor) = self.0.take() {
             log.remove_cursor(cursor);
@@ -57,7 +57,7 @@ impl RetainedCursor {
 }
 
 impl LogEnd {
-    /// The end of `log`, with the current wall clock time.
+    /// Returns the end of `log`, with the current wall-clock time.
     #[must_use]
     pub(crate) fn of(log: &Log, wall: Millis) -> Self {
         Self { end: log.position(), previous: log.second_history(), wall }

@@ -6,30 +6,30 @@ use std::time::Duration;
 
 use clock::Instant;
 
-/// Minimum delay before an automatic rewrite after a failed one.
+/// Minimum delay between a failed rewrite and the next automatic one.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Identifies a rewrite. Ids are never reused while the server runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RewriteId(pub u64);
 
-/// A rewrite is already running.
+/// A rewrite cannot be started because another one is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("Background append only file rewriting already in progress")]
 pub struct RunningError;
 
-/// The file's size and the thresholds for an automatic rewrite.
+/// The size of the files and the thresholds for an automatic rewrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RewriteThresholds {
     /// Total size of all files in bytes.
     pub(crate) size: u64,
-    /// `auto-aof-rewrite-percentage`
+    /// Growth in percent since the last rewrite (`auto-aof-rewrite-percentage`); 0 disables automatic rewrites.
     pub(crate) percentage: u64,
-    /// `auto-aof-rewrite-min-size`
+    /// Minimum size of the files in bytes (`auto-aof-rewrite-min-size`).
     pub(crate) min_size: u64,
 }
 
-/// The rewrites of a server.
+/// The running rewrite of a server and the results of earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rewrites {
     running: Option<(RewriteId, Instant)>,
@@ -37,11 +37,11 @@ pub struct Rewrites {
     last_try: Option<Instant>,
     /// Whether a rewrite is to start as soon as possible.
     pub scheduled: bool,
-    /// Whether the last rewrite succeeded.
+    /// Whether the last rewrite succeeded; true before the first one.
     pub last_ok: bool,
-    /// Duration of the last rewrite.
+    /// Duration of the last rewrite; `None` before the first one.
     pub last_took: Option<Duration>,
-    /// Number of successful rewrites.
+    /// Number of successful rewrites since the start or the last reset.
     pub done: u64,
     /// Number of failures since the last success.
     pub failed_in_a_row: u64,
@@ -66,24 +66,24 @@ impl Default for Rewrites {
 }
 
 impl Rewrites {
-    /// Whether a rewrite is running.
+    /// Returns whether a rewrite is running and has not been cancelled.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// The current rewrite. Cancelled rewrites are not.
+    /// The rewrite that is running; `None` once it is cancelled.
     pub(crate) fn current(&self) -> Option<RewriteId> {
         self.running.map(|(rewrite, _)| rewrite)
     }
 
-    /// How long the current rewrite has been running.
+    /// How long the current rewrite has been running; `None` if none is running.
     #[must_use]
     pub fn running_for(&self, now: Instant) -> Option<Duration> {
         self.running.map(|(_, since)| now.since(since))
     }
 
-    /// Whether this is the current rewrite. Cancelled rewrites are not.
+    /// Returns whether `rewrite` is running and has not been cancelled.
     #[must_use]
     pub fn is_current(&self, rewrite: RewriteId) -> bool {
         self.running.is_some_and(|(running, _)| running == rewrite)

@@ -16,13 +16,13 @@ use replication::ReplId;
 
 const FILE_NAME: &str = "a";
 
-/// The result of an operation.
+/// How an operation on the disk ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OperationResult {
     Works,
-    /// Nothing or only a part was done.
+    /// The operation failed after nothing or only a part was done.
     Early,
-    /// Everything was done, but an error was reported.
+    /// The operation was done completely, but an error was reported.
     Late,
 }
 
@@ -32,14 +32,14 @@ enum TestEvent {
     Append(u8),
     /// A script writes this many bytes of the log, in place of which the file has this many bytes of its own.
     AppendVersion(u8, u8),
-    /// An operation starts.
+    /// The next operation of the machine starts.
     Start,
-    /// The operation ends.
+    /// The running operation ends with this result.
     Finish(OperationResult),
     Rewrite,
     BaseReady,
     RewriteFails,
-    /// The log is trimmed past the unwritten part.
+    /// The log is trimmed past the part that is not written yet.
     LetGo,
     /// A full resync replaces the data.
     Replace,
@@ -64,7 +64,7 @@ struct Disk {
     manifests: Vec<Option<String>>,
 }
 
-/// Data version and offset that loading a file leads to.
+/// The version of the data and the offset that loading the files leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct LoadedPosition {
     data: u64,
@@ -74,12 +74,12 @@ struct LoadedPosition {
 struct SimulatedServer {
     machine: AppendOnly,
     disk: Disk,
-    /// The version of the current data, and the version behind each replication id.
+    /// The version of the current data; `names` has the version behind each replication id.
     data: u64,
     names: BTreeMap<String, u64>,
     end: Position,
     previous: Option<Position>,
-    /// Offsets of command boundaries.
+    /// Offsets of the command boundaries in the log.
     ends: BTreeSet<u64>,
     /// The file's versions of ranges of the log, by the version of the data.
     versions: BTreeMap<u64, Vec<FileVersion>>,
@@ -104,7 +104,7 @@ fn expected_byte(data: u64, offset: u64) -> u8 {
 
 fn id(number: u64) -> ReplId {
     let mut bytes = [0; 20];
-    // Forty zeros are no replication id.
+    // Forty zeros are not a replication id, so the number must not be zero.
     bytes[..8].copy_from_slice(&(number + 1).to_le_bytes());
     ReplId::from_random(bytes)
 }
@@ -221,7 +221,7 @@ impl SimulatedServer {
         LogEnd { end: self.end, previous: self.previous, wall: Millis(self.now.as_millis() as i64) }
     }
 
-    /// Tells the machine the end of the log, after the file's versions of the ranges before that.
+    /// Tells the machine the end of the log. The versions of the ranges before that end are reported first.
     fn advance_log(&mut self) {
         if let Some(from) = self.machine.file_versions_wanted_from() {
             let versions = self.versions.get(&self.data).into_iter().flatten();
@@ -306,7 +306,7 @@ impl SimulatedServer {
         self.data += 1;
         let number = self.names.len() as u64;
         self.names.insert(id(number).to_string(), self.data);
-        // The offset may also exist in the old history.
+        // The offset after the replacement may also exist in the old history.
         self.end = Position { id: id(number), offset: ReplOffset(self.end.offset.0 / 2) };
         self.previous = None;
         self.ends = [self.end.offset.0].into();
@@ -385,7 +385,7 @@ impl SimulatedServer {
         }
     }
 
-    /// The process may be killed or power lost at any moment.
+    /// Checks that no acknowledged data is lost if the process is killed or power is lost now.
     fn check(&self) {
         for manifest in &self.disk.manifests {
             for killed in [false, true] {
@@ -430,7 +430,7 @@ impl SimulatedServer {
 
     fn run(&self, reached: &mut LoadedPosition, bytes: &[u8], may_be_torn: bool) {
         let mut rest = bytes;
-        // The file's own commands since the last position, if that is unknown.
+        // The file's own commands since the last known position; `None` while the position is known.
         let mut own: Option<Vec<u8>> = None;
         while let [first, ..] = rest {
             match first {
@@ -490,7 +490,7 @@ impl SimulatedServer {
         assert!(is_end, "an annotation within a command");
     }
 
-    /// Stops injecting faults. After another rewrite the files must be complete.
+    /// Stops injecting faults and checks that the files are complete after another rewrite.
     fn recover_and_verify(&mut self) {
         for _ in 0..3 {
             self.run_until_idle();
@@ -516,7 +516,7 @@ impl SimulatedServer {
     }
 }
 
-/// An enabled file with a base and some writes.
+/// Creates an enabled file with a base and some writes.
 fn switched_on(policy: FsyncPolicy) -> SimulatedServer {
     let mut server = SimulatedServer::new(policy);
     server.apply_event(TestEvent::Rewrite);
@@ -527,7 +527,7 @@ fn switched_on(policy: FsyncPolicy) -> SimulatedServer {
     server
 }
 
-/// A file that consists of a base only, like an adopted old file.
+/// Creates a file that consists of a base only, like an adopted file of an old version.
 fn behind_a_base(policy: FsyncPolicy) -> SimulatedServer {
     let mut server = switched_on(policy);
     server.apply_event(TestEvent::Append(20));
@@ -564,8 +564,8 @@ fn base_without_increment_gets_one_before_any_acknowledgement() {
     assert_eq!(server.machine.manifest().increments.len(), 2, "the rewrite's comes behind it");
 }
 
-/// A rewrite takes its snapshot while the increment of a failed rewrite is being created. The writes between both
-/// snapshots were acknowledged, so that increment must contain them.
+/// A rewrite takes its snapshot while the increment of a failed rewrite is being created. The writes between the two
+/// snapshots were acknowledged, so the new increment must contain them.
 #[test]
 fn snapshot_waits_while_an_earlier_increment_is_created() {
     let mut server = switched_on(FsyncPolicy::Always);
@@ -587,8 +587,8 @@ fn snapshot_waits_while_an_earlier_increment_is_created() {
     assert_eq!(server.machine.manifest().increments.len(), 3);
 }
 
-/// A rewrite fails after its manifest reached the disk. The next one must not reuse the base's name, or the increment
-/// named by that manifest would be loaded twice.
+/// A rewrite fails after its manifest reached the disk. The next rewrite must not reuse the name of that base, or the
+/// increment named by that manifest would be loaded twice.
 #[test]
 fn base_of_a_rewrite_that_failed_late_is_never_overwritten() {
     let mut server = SimulatedServer::new(FsyncPolicy::Always);
@@ -702,7 +702,7 @@ fn slow_syncs_are_counted_as_delays() {
     assert_eq!(server.machine.delays(), 0);
 }
 
-/// There is always something to write.
+/// A base is installed although there is always something to write.
 #[test]
 fn base_is_installed_under_a_steady_stream_of_writes() {
     let mut server = switched_on(FsyncPolicy::EverySecond);
@@ -729,7 +729,7 @@ fn increment_begins_with_its_timestamp() {
     assert_eq!(text.matches("#REPL:").count(), 1, "{text}");
 }
 
-/// A torn version must not lead to a wrong offset.
+/// A torn version must not lead to a wrong offset after loading.
 #[test]
 fn position_is_unknown_within_the_files_own_commands() {
     let mut server = switched_on(FsyncPolicy::Always);

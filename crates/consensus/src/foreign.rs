@@ -19,7 +19,7 @@ use raft::eraftpb::{Message, MessageType};
 use crate::group::{Group, GroupAction};
 use crate::{PeerId, RecordNumber, Term};
 
-/// Limit for the terms of foreign candidates, so that later terms cannot overflow.
+/// Terms of foreign candidates must be below this limit, so that later terms cannot overflow.
 const MAX_TERM: Term = Term(1 << 47);
 
 impl Group {

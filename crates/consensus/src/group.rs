@@ -15,7 +15,7 @@ use crate::store::{Store, from_raft};
 use crate::wire::{self, Envelope};
 use crate::{PeerId, RecordNumber, Term};
 
-/// Heartbeat interval of a leader.
+/// How often a leader sends heartbeats.
 const HEARTBEAT: Duration = Duration::from_millis(50);
 /// Base timeout of the first election attempt, to which up to as much is added at random. Three heartbeats; sufficient
 /// for two round trips within a region.
@@ -30,34 +30,34 @@ const MAX_LOG_ENTRIES: usize = 64;
 /// Maximum size of a value, which is an address and a few numbers; far below the message limit.
 const MAX_VALUE_BYTES: usize = 4096;
 
-/// An event for the group.
+/// An event that the caller reports to the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupInput<'a> {
-    /// A message from another member.
+    /// A message of another member, from [`GroupAction::Send`] on its side.
     Message(&'a [u8]),
     /// Sets the members of the group, including this one. A leader applies the change only when it steps down, other
     /// members at once.
     Members {
-        /// All members.
+        /// The ids of all members, including this one and the foreign ones.
         voters: BTreeSet<PeerId>,
-        /// The members that speak the Redis Sentinel protocol.
+        /// The members that speak the Redis Sentinel protocol and have no log.
         foreign: BTreeSet<PeerId>,
     },
-    /// Starts the election of a leader in a term after `past`. If the group is already awake, this only raises the
-    /// minimum term.
+    /// Starts the election of a leader in a term after `minimum_term_past`. If the group is already awake, this only
+    /// raises the minimum term.
     Activate {
         /// The last term that must not be used.
         minimum_term_past: Term,
     },
-    /// Ends the leadership and all traffic.
+    /// Ends the leadership and all traffic until the next [`GroupInput::Activate`].
     Deactivate,
     /// Replaces the value. Ignored unless this member is the leader.
     Propose(Vec<u8>),
     /// A foreign member voted for this member.
     Vote {
-        /// The foreign member.
+        /// The foreign member that voted.
         from: PeerId,
-        /// The term of the vote.
+        /// The term in which the vote counts.
         term: Term,
     },
     /// The time returned by [`Group::next_deadline`] has come.
@@ -71,14 +71,14 @@ pub enum GroupAction {
     Persist {
         /// The number that later actions wait for.
         record_number: RecordNumber,
-        /// The record to append.
+        /// The changes to append; the caller may write several records with one sync.
         record: GroupRecord,
     },
     /// Send a message to a member.
     Send {
         /// The record that must be durable first.
         after: RecordNumber,
-        /// The receiver.
+        /// The member that must receive the message.
         to: PeerId,
         /// The encoded message, for [`GroupInput::Message`] at the receiver.
         message: Vec<u8>,
@@ -87,41 +87,41 @@ pub enum GroupAction {
     RequestVote {
         /// The record that must be durable first.
         after: RecordNumber,
-        /// The foreign member.
+        /// The foreign member to ask.
         to: PeerId,
-        /// The term of the election.
+        /// The term in which this member is a candidate.
         term: Term,
     },
     /// Reports that another member voted for this one.
     Granted {
-        /// The member that voted.
+        /// The member that voted for this one.
         from: PeerId,
-        /// The term of the vote.
+        /// The term in which the vote counts.
         term: Term,
     },
     /// Reports a change of the leader known to this member.
     Leader {
         /// The record that must be durable first.
         after: RecordNumber,
-        /// The current term.
+        /// The term of this member, in which there is at most one leader.
         term: Term,
-        /// The leader, if known.
+        /// The leader of the term; `None` while it is unknown.
         leader: Option<PeerId>,
     },
     /// Reports that a majority has stored this value.
     Committed {
         /// The record that must be durable first.
         after: RecordNumber,
-        /// The term of the entry.
+        /// The term of the leader that proposed the value.
         term: Term,
-        /// The index of the entry.
+        /// The index of the entry in the log.
         index: u64,
-        /// The committed value.
+        /// The committed value, which replaces the previous one.
         value: Vec<u8>,
     },
     /// Reports that a candidate was refused a vote because it does not know these members.
     Unknown {
-        /// The refused candidate.
+        /// The candidate whose request was refused.
         candidate: PeerId,
         /// The members that the candidate does not know.
         members: BTreeSet<PeerId>,
@@ -135,22 +135,22 @@ pub struct Group {
     pub(crate) raw: RawNode<Store>,
     pub(crate) members: BTreeSet<PeerId>,
     pub(crate) foreign: BTreeSet<PeerId>,
-    /// Membership to apply when this leader steps down.
+    /// The members and foreign members to apply when this leader steps down.
     next_members: Option<(BTreeSet<PeerId>, BTreeSet<PeerId>)>,
     /// Foreign members that voted for this member, with the term of the vote.
     pub(crate) foreign_votes: BTreeSet<(Term, PeerId)>,
     /// Replies on behalf of foreign members, to be processed as received messages.
     pub(crate) vote_answers: Vec<Message>,
     timer: Option<Instant>,
-    /// This member starts elections only in later terms.
+    /// The last term that must not be used; this member starts elections only in later terms.
     minimum_term_past: Term,
     /// Number of consecutive elections without a leader.
     election_attempts: u32,
     leader: (Term, Option<PeerId>),
-    /// When this member last voted, heard its leader or, as the leader, heard a follower. A new candidacy soon after
-    /// would disrupt a recent or running election.
+    /// When this member last voted, received a message from its leader or, as the leader, from a follower. A new
+    /// candidacy soon after that would disrupt a recent or running election.
     pub(crate) last_activity: Option<Instant>,
-    /// The last committed value.
+    /// The last committed value; empty if there is none.
     value: Vec<u8>,
     applied_index: u64,
     pub(crate) record_number: RecordNumber,
@@ -202,13 +202,13 @@ impl Group {
         group
     }
 
-    /// The id of this member.
+    /// The id of this member, which is the same in all terms.
     #[must_use]
     pub fn id(&self) -> PeerId {
         self.id
     }
 
-    /// The current term of this member.
+    /// The term in which this member is; it never decreases.
     #[must_use]
     pub fn term(&self) -> Term {
         Term(self.raw.raft.term)
@@ -377,7 +377,7 @@ impl Group {
             self.raw.raft.become_follower(past.0, 0);
         }
         self.election_attempts = 0;
-        // Some members wake only after they have voted for a candidate; those wait for its result.
+        // Some members wake only after they have voted for a candidate. They wait for the result of that election.
         let wait = if self.has_recently_settled(now) {
             self.election_timeout()
         } else {
@@ -388,7 +388,7 @@ impl Group {
         self.on_deadline(now, out);
     }
 
-    /// A sleeping leader steps down, because it would send no heartbeats.
+    /// Makes a sleeping leader step down, because it would send no heartbeats.
     fn on_sleep(&mut self) {
         self.timer = None;
         if self.raw.raft.state != StateRole::Follower {
@@ -418,7 +418,7 @@ impl Group {
         }
         self.timer = Some(now + self.election_timeout());
         self.election_attempts += 1;
-        // Output of earlier events must not be part of the candidate's first batch.
+        // Output of earlier events must not be part of the first batch of the candidate.
         self.process_ready(out);
         if self.term() < self.minimum_term_past {
             self.raw.raft.become_follower(self.minimum_term_past.0, 0);
@@ -509,7 +509,7 @@ impl Group {
         self.raw.advance_apply();
         self.write_record(out);
         let synced = self.record_number;
-        // A leader may send entries while it writes them; these messages wait only for earlier records.
+        // A leader may send entries while it writes them. These messages wait only for earlier records.
         self.transmit(before, at_once, out);
         self.transmit(synced, once_synced, out);
         self.transmit(synced, light.take_messages(), out);
@@ -576,8 +576,8 @@ impl Group {
 fn node(id: PeerId, applied: u64, store: Store) -> RawNode<Store> {
     let config = Config {
         id: id.number(),
-        // Only leaders are ticked, to send heartbeats, so the randomized election timeout, drawn from this range of
-        // one, is never used.
+        // Only leaders are ticked, to send heartbeats. The randomized election timeout, drawn from this range with a
+        // single value, is therefore never used.
         election_tick: 10,
         min_election_tick: 10,
         max_election_tick: 11,

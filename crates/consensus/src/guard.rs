@@ -9,7 +9,8 @@ use raft::eraftpb::{Message, MessageType};
 use crate::Term;
 use crate::store::Store;
 
-/// Limit for terms and indexes, far above realistic values, so that increments cannot overflow.
+/// Terms and indexes must not exceed this limit, which is far above realistic values, so that increments cannot
+/// overflow.
 const MAX_NUMBER: u64 = 1 << 48;
 
 /// The state of the group that the checks depend on.
@@ -21,7 +22,7 @@ pub(crate) struct GroupView<'a> {
     pub(crate) leader: u64,
 }
 
-/// Whether a correct member could have sent `message`.
+/// Returns whether a correct member could have sent `message`.
 pub(crate) fn is_plausible(view: GroupView<'_>, message: &Message) -> bool {
     let numbers = [message.term, message.index, message.commit, message.log_term, message.reject_hint];
     let known = view.store.voters().contains(&message.from);
@@ -48,7 +49,7 @@ pub(crate) fn is_plausible(view: GroupView<'_>, message: &Message) -> bool {
         }
 }
 
-/// Rejects messages from a second leader in the same term.
+/// Returns false if the message comes from a second leader in the same term.
 fn is_from_leader(view: GroupView<'_>, message: &Message) -> bool {
     message.term != view.term || view.leader == 0 || view.leader == message.from
 }

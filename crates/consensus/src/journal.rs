@@ -35,7 +35,7 @@ const MAGIC: &[u8; 8] = b"RDBTRAFT";
 const VERSION: u32 = 1;
 const FILE_HEADER_BYTES: usize = 12;
 const FRAME_HEADER_BYTES: usize = 12;
-/// Larger lengths are treated as damage; a frame holds a few hundred bytes per group.
+/// Maximum length of a payload. Larger lengths are treated as damage; a frame holds a few hundred bytes per group.
 const MAX_PAYLOAD: usize = 16 << 20;
 
 /// An entry of a group's log. Entries with empty data mark the start of a leader's term.
@@ -45,7 +45,7 @@ pub struct LogEntry {
     pub term: Term,
     /// The index in the log, starting at 1.
     pub index: u64,
-    /// The value proposed by the leader.
+    /// The value proposed by the leader; empty at the start of a term.
     pub data: Vec<u8>,
 }
 
@@ -54,11 +54,11 @@ pub struct LogEntry {
 pub enum GroupChange {
     /// A new term, vote or commit index.
     Ballot {
-        /// The current term.
+        /// The term that the member has entered.
         term: Term,
         /// The member voted for in this term; 0 means none.
         vote: u64,
-        /// The commit index.
+        /// Index of the last entry that a majority has stored, as far as known.
         commit: u64,
     },
     /// Consecutive entries that replace the log from the index of the first one on.
@@ -79,26 +79,26 @@ pub enum GroupChange {
 /// The changes of one group in one step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRecord {
-    /// The name of the group.
+    /// The name of the group, which is unique in the file.
     pub group: String,
     /// The changes in the order in which they apply.
     pub changes: Vec<GroupChange>,
 }
 
-/// The persistent state of a group.
+/// The persistent state of one member of a group, as it results from the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SavedGroup {
-    /// The current term.
+    /// The last term that the member has entered.
     pub term: Term,
     /// The member voted for in this term; 0 means none.
     pub vote: u64,
-    /// The commit index.
+    /// Index of the last entry that a majority has stored, as far as known.
     pub commit: u64,
     /// Term and index of the snapshot; zero if there is none.
     pub snapshot: (Term, u64),
-    /// The value in the snapshot.
+    /// The value in the snapshot; empty if there is none.
     pub value: Vec<u8>,
-    /// The entries after the snapshot, consecutive from its index + 1.
+    /// The entries after the snapshot, without gaps.
     pub entries_change: Vec<LogEntry>,
 }
 
@@ -173,10 +173,10 @@ impl SavedGroup {
     }
 }
 
-/// The content of a journal file.
+/// The groups read from a journal file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Journal {
-    /// The state of each group by name.
+    /// The state of each group, by the name of the group.
     pub groups: BTreeMap<String, SavedGroup>,
     /// Length of the valid part of the file; the rest is a torn write to truncate.
     pub intact_bytes: usize,
@@ -186,13 +186,13 @@ pub struct Journal {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("byte {offset}: {reason}")]
 pub struct JournalError {
-    /// Position in the file, in bytes.
+    /// Position of the damage in the file, in bytes.
     pub offset: usize,
-    /// A description of the damage.
+    /// What is damaged, as text for the log.
     pub reason: &'static str,
 }
 
-/// The file header.
+/// Returns the header that every journal file starts with.
 #[must_use]
 pub fn encode_header() -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
@@ -214,7 +214,7 @@ pub fn encode_frame(records: &[GroupRecord]) -> Vec<u8> {
     bytes
 }
 
-/// A complete journal file with the state of all groups.
+/// Encodes a complete journal file with the state of all groups.
 #[must_use]
 pub fn encode_journal<'a>(groups: impl IntoIterator<Item = (&'a str, &'a SavedGroup)>) -> Vec<u8> {
     let mut bytes = encode_header();
@@ -265,7 +265,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// The payload of the frame at the start of `bytes`, if the frame is complete and its checksums match.
+/// Returns the payload of the frame at the start of `bytes`, if the frame is complete and its checksums match.
 fn intact_frame(bytes: &[u8]) -> Option<&[u8]> {
     let (head, rest) = bytes.split_at_checked(FRAME_HEADER_BYTES)?;
     let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);

@@ -41,7 +41,7 @@ use serde::{Deserialize, Serialize};
 pub struct PeerId(u64);
 
 impl PeerId {
-    /// Returns `None` for zero.
+    /// Returns the id with this number, or `None` for zero.
     #[must_use]
     pub const fn new(number: u64) -> Option<Self> {
         if number == 0 { None } else { Some(Self(number)) }

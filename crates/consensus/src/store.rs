@@ -13,7 +13,7 @@ use crate::journal::{GroupChange, LogEntry, SavedGroup};
 pub(crate) struct Store {
     saved: SavedGroup,
     voters: Vec<u64>,
-    /// Changes since the last record.
+    /// Changes that are not part of a record yet.
     pending_changes: Vec<GroupChange>,
 }
 

@@ -19,7 +19,7 @@ struct SimulatedNetwork {
     now: Instant,
     groups: BTreeMap<PeerId, Group>,
     in_flight: Vec<(Instant, PeerId, Vec<u8>)>,
-    /// Members that neither send nor receive.
+    /// Members whose messages are lost in both directions.
     isolated: BTreeSet<PeerId>,
     committed: BTreeMap<PeerId, Vec<(Term, Vec<u8>)>>,
     proposed: Vec<(PeerId, PeerId, Term)>,
@@ -142,8 +142,8 @@ fn sleeping_group_elects_a_leader_within_round_trips_of_waking() {
 /// with the candidate it voted for, even if it does not know the result yet.
 #[test]
 fn member_that_just_voted_does_not_compete_with_its_candidate() {
-    // Candidacies within one round trip of each other can split the vote, and these gaps between the wakeups cause
-    // that.
+    // Two candidacies within one round trip of each other can split the vote. These delays between the wakeups cause
+    // such candidacies.
     for gap in (0..60).filter(|gap| ![12, 13, 25].contains(gap)) {
         for order in [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]] {
             let mut net = SimulatedNetwork::new(3, 1);
@@ -305,7 +305,7 @@ fn one_vote_per_term_across_both_protocols() {
         group.vote_for(now, peer_id(3), Term(6), &mut out),
         (crate::RecordNumber(2), Term(6), Some(peer_id(3)))
     );
-    // This member's own candidacy then uses a later term.
+    // The candidacy of this member then uses a later term.
     group.handle(now, GroupInput::Activate { minimum_term_past: Term(6) }, &mut out);
     group.handle(now + Duration::from_secs(1), GroupInput::Deadline, &mut out);
     assert!(group.term() > Term(6));
@@ -340,7 +340,7 @@ fn equal_seeds_give_equal_runs() {
 
 #[test]
 fn forged_messages_change_nothing() {
-    // Feeds every message of a real run to a member, with each byte corrupted in turn.
+    // Every message of a real run is passed to a member, with each byte corrupted in turn.
     let mut net = SimulatedNetwork::new(3, 9);
     net.wake(&[1, 2, 3]);
     net.run(1);

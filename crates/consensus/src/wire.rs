@@ -10,7 +10,7 @@ use crate::journal::LogEntry;
 use crate::store::{from_raft, to_raft};
 
 const VERSION: u8 = 1;
-/// Upper limit; messages contain at most a short log of short values.
+/// Maximum size of a message in bytes; messages contain at most a short log of short values.
 const MAX_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,11 +49,11 @@ struct WireMessage {
     entries: Vec<LogEntry>,
     commit: u64,
     commit_term: u64,
-    /// Term, index and value.
+    /// Term and index of the last entry in the snapshot, and the value.
     snapshot: Option<(u64, u64, Vec<u8>)>,
     reject: bool,
     reject_hint: u64,
-    /// The members known to the sender; only in vote and pre-vote requests.
+    /// The members known to the sender; empty except in vote and pre-vote requests.
     members: Vec<u64>,
 }
 

@@ -20,7 +20,7 @@ use clock::Instant;
 /// A driver never reads a clock: equal events at equal times give equal actions, so a seed of the simulator reproduces
 /// a run. An early deadline event is harmless. After the action that ends a driver, it ignores all events.
 pub trait Driver {
-    /// What the process reports.
+    /// An event that the process reports, such as received bytes or the deadline.
     type Event;
     /// What the process performs: `Vec<Action>`, or [`PersistedActions`] if some actions promise what must survive a
     /// crash.
@@ -33,12 +33,13 @@ pub trait Driver {
     fn next_deadline(&self) -> Option<Instant>;
 }
 
-/// The actions of a driver that persists its state.
+/// The actions of a driver that persists its state, separated by what they may promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PersistedActions<A, D = Infallible> {
-    /// Performed in order at once. Some of them persist the state.
+    /// Actions to perform in order at once. Some of them persist the state.
     pub immediate: Vec<A>,
-    /// Performed in order once everything that was persisted before is on disk: a vote, an acknowledgement.
+    /// Actions to perform in order once everything that was persisted before is on disk, such as a vote or an
+    /// acknowledgement.
     pub after_persist: Vec<D>,
 }
 

@@ -7,7 +7,7 @@ use crate::node::{Extensions, Node};
 use crate::state::ClusterState;
 use crate::wire::Extension;
 
-/// What one message announces about its sender. Values that are missing have been withdrawn.
+/// The values that one message announces about its sender. A node withdraws a value by omitting it.
 #[derive(Default)]
 struct Announcements<'a> {
     hostname: &'a str,
@@ -17,7 +17,8 @@ struct Announcements<'a> {
 }
 
 impl Announcements<'_> {
-    /// Updates the node, either `all` values or only the hostname. Returns whether anything changed.
+    /// Copies the announced values into the sender's entry. If `all` is false, only the hostname is copied. Returns
+    /// whether anything changed.
     fn apply_to(self, node: &mut Node, all: bool) -> bool {
         let set = |field: &mut String, text: &str| {
             let news = field != text;

@@ -110,8 +110,8 @@ pub(crate) fn apply_claim(
     effects
 }
 
-/// Updates the marks of a slot that goes to `claimant`. The replicas see the claim as well, but might afterwards load a
-/// snapshot that still contains the mark, so they are told about the end of a migration.
+/// Ends the migration or import of a slot that goes to `claimant`. The replicas see the claim as well, but might
+/// afterwards load a snapshot that still contains the mark, so they are told about the end of a migration.
 fn end_moves(state: &mut ClusterState, slot: Slot, claimant: NodeId, stream: StreamState) -> Option<Effect> {
     let mut ended = false;
     // An import is redirected within the shard of its source.
@@ -122,7 +122,7 @@ fn end_moves(state: &mut ClusterState, slot: Slot, claimant: NodeId, stream: Str
             ended |= state.marks.end_importing(slot);
         }
     }
-    // If the new owner replaces the master of our shard, it continues the shard's migrations.
+    // If the new owner replaces the master of this shard, the migrations of the shard continue.
     if state.slot_owner(slot).is_some_and(|owner| !state.are_in_same_shard(owner, claimant)) {
         ended |= state.marks.end_migrating(slot);
     }
@@ -140,13 +140,13 @@ fn can_be_claimed(state: &ClusterState, slot: Slot, epoch: Epoch) -> bool {
     claimant.is_none_or(|claimant| claimant.config_epoch < epoch)
 }
 
-/// Whether the UPDATE reports a newer claim that this node has missed.
+/// Returns whether this node has missed the claim in the UPDATE, because it is newer than the claim known for the node.
 pub(crate) fn is_newer_claim(state: &ClusterState, update: &ConfigUpdate) -> bool {
     let node = state.node(update.id).filter(|node| node.handshake.is_none() && node.id != state.id());
     node.is_some_and(|node| node.config_epoch < update.config_epoch)
 }
 
-/// Takes a new epoch if the master that sent the header has the same one as this master and keeps it.
+/// Takes a new epoch if the master that sent the header has the same epoch as this master and is the one that keeps it.
 pub(crate) fn resolve_epoch_collision(state: &mut ClusterState, header: &Header) -> Vec<Effect> {
     let (me, with) = (state.id(), header.sender);
     let ahead = match state.are_in_same_shard(me, with) {
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(effects[0], Effect::SaveBeforeClaiming);
         assert_eq!(cluster.state.myself().config_epoch, Epoch(4));
         assert_eq!(resolve_epoch_collision(&mut cluster.state, &header), []);
-        // Within a shard the master with the larger offset takes it.
+        // Within a shard the master with the larger offset takes the new epoch.
         let mut cluster = TestCluster::new(3, &[]);
         cluster.node(1).shard = id(0);
         let header = Header { config_epoch: Epoch(1), offset: ReplOffset(1), ..cluster.header_of(1) };

@@ -12,68 +12,68 @@ use thiserror::Error;
 pub enum OperatorCommand {
     /// CLUSTER MEET: starts a handshake with a node.
     Meet {
-        /// IP address of the node to meet.
+        /// IPv4 or IPv6 address; hostnames are not resolved.
         ip: IpAddr,
-        /// Client port of the node to meet.
+        /// Client port, as typed by the operator. The port that the node announces replaces it.
         port: u16,
-        /// Cluster bus port of the node to meet.
+        /// Cluster bus port; the connection is opened to this port.
         bus_port: u16,
     },
-    /// CLUSTER ADDSLOTS and ADDSLOTSRANGE.
+    /// CLUSTER ADDSLOTS and ADDSLOTSRANGE: assigns slots that have no owner to this node.
     AddSlots(Vec<Slot>),
-    /// CLUSTER DELSLOTS and DELSLOTSRANGE.
+    /// CLUSTER DELSLOTS and DELSLOTSRANGE: removes the owners of slots in this node's view.
     DelSlots(Vec<Slot>),
-    /// CLUSTER FLUSHSLOTS.
+    /// CLUSTER FLUSHSLOTS: removes all slots from this node, which must not have keys.
     FlushSlots {
-        /// Whether this node has any keys.
+        /// Whether this node has any keys; if so, the command is refused.
         holds_keys: bool,
     },
-    /// CLUSTER SETSLOT.
+    /// CLUSTER SETSLOT: marks a slot as migrating or importing, or assigns it to a node.
     SetSlot {
-        /// The slot to change.
+        /// The slot whose state changes; the other slots keep theirs.
         slot: Slot,
-        /// The new state of the slot.
+        /// One of MIGRATING, IMPORTING, STABLE and NODE, with the node id as typed by the operator.
         change: SlotChange,
-        /// Number of keys that this node has in the slot.
+        /// Number of keys that this node has in the slot. It cannot give away a slot with keys.
         keys_in_slot: u64,
         /// How long to wait for the replicas to acknowledge the change.
         timeout: Duration,
     },
     /// Claims slots after an atomic slot import.
     ClaimSlots {
-        /// The imported slots.
+        /// The imported slots; the claim covers all of them or, on an error, none.
         slots: SlotSet,
         /// The previous owner, or a node of its shard. It no longer accepts writes to the slots.
         from: NodeId,
     },
-    /// CLUSTER REPLICATE.
+    /// CLUSTER REPLICATE: makes this node a replica of the given master.
     Replicate {
         /// The id of the new master, as typed by the operator.
         node: String,
-        /// Whether this node has any keys.
+        /// Whether this node has any keys. A master with keys cannot become a replica.
         holds_keys: bool,
     },
-    /// CLUSTER REPLICATE NO ONE.
+    /// CLUSTER REPLICATE NO ONE: makes this replica an empty master in a shard of its own.
     Detach,
-    /// CLUSTER FAILOVER.
+    /// CLUSTER FAILOVER: this replica takes over from its master.
     Failover(FailoverMode),
-    /// CLUSTER FORGET.
+    /// CLUSTER FORGET: removes a node from the table and keeps gossip from adding it again for a while.
     Forget {
         /// The id of the node to forget, as typed by the operator.
         node: String,
     },
-    /// CLUSTER RESET.
+    /// CLUSTER RESET: forgets all other nodes and slots.
     Reset {
         /// HARD: also takes a new node id and resets the epoch to 0.
         hard: bool,
-        /// Whether this node has any keys.
+        /// Whether this node has any keys. A master with keys is not reset.
         holds_keys: bool,
     },
-    /// CLUSTER SET-CONFIG-EPOCH.
+    /// CLUSTER SET-CONFIG-EPOCH: sets the epoch of a new node that knows no other node.
     SetConfigEpoch(Epoch),
-    /// CLUSTER BUMPEPOCH.
+    /// CLUSTER BUMPEPOCH: takes an epoch above all known ones without a vote.
     BumpEpoch,
-    /// CLUSTER SAVECONFIG.
+    /// CLUSTER SAVECONFIG: writes `nodes.conf` and replies when it is durable.
     SaveConfig,
 }
 
@@ -87,14 +87,14 @@ pub enum FailoverMode {
     Graceful,
     /// FORCE: an election without the cooperation of the master.
     Force,
-    /// TAKEOVER: promotion without an election.
+    /// TAKEOVER: promotion without an election, even if no majority is reachable.
     Takeover,
 }
 
 /// The reply to a successful command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperatorReply {
-    /// `+OK`.
+    /// `+OK`, the reply to every command except BUMPEPOCH.
     Ok,
     /// BUMPEPOCH took this new epoch.
     Bumped(Epoch),
@@ -105,10 +105,10 @@ pub enum OperatorReply {
 /// Why a command was refused. The texts are those of Redis; the caller prepends `-ERR `.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OperatorError {
-    /// No node has the given id.
+    /// No known node has the id that was given to FORGET, REPLICATE, SETSLOT NODE or a query.
     #[error("Unknown node {0}")]
     UnknownNode(String),
-    /// FORGET or REPLICATE with an unknown node id.
+    /// No known node has the id that was given to SETSLOT MIGRATING or IMPORTING.
     #[error("I don't know about node {0}")]
     DontKnowNode(String),
     /// ADDSLOTS for a slot that has an owner.
@@ -123,13 +123,13 @@ pub enum OperatorError {
     /// FLUSHSLOTS on a node with keys.
     #[error("DB must be empty to perform CLUSTER FLUSHSLOTS.")]
     FlushNotEmpty,
-    /// SETSLOT on a replica.
+    /// SETSLOT was sent to a replica, which cannot change slots.
     #[error("Please use SETSLOT only with masters.")]
     SetSlotOnReplica,
     /// Not all replicas acknowledged the SETSLOT in time, or this restarted master accepts no replicas yet.
     #[error("Not enough good replicas to write.")]
     NoReplicas,
-    /// SETSLOT names a replica as the other node.
+    /// SETSLOT names a replica as the source or target.
     #[error("Target node is not a master")]
     TargetNotMaster,
     /// SETSLOT MIGRATING to, or IMPORTING from, this node itself.
@@ -150,16 +150,16 @@ pub enum OperatorError {
     /// The source of an atomic slot import no longer owns the slots.
     #[error("Target node does not agree about current slot ownership")]
     ClaimOfOthers,
-    /// REPLICATE with this node's own id.
+    /// REPLICATE names this node itself.
     #[error("Can't replicate myself")]
     ReplicateMyself,
-    /// REPLICATE with the id of a replica.
+    /// REPLICATE names a replica; only a master can be replicated in a cluster.
     #[error("I can only replicate a master, not a replica.")]
     ReplicateReplica,
     /// REPLICATE on a master that has slots or keys.
     #[error("To set a master the node must be empty and without assigned slots.")]
     ReplicateNotEmpty,
-    /// FAILOVER on a master.
+    /// FAILOVER was sent to a master; only a replica can take over.
     #[error("You should send CLUSTER FAILOVER to a replica")]
     FailoverOnMaster,
     /// FAILOVER on a replica whose master is unknown.

@@ -42,24 +42,24 @@ pub struct ClusterConfig {
 pub struct AnnouncedAddress {
     /// `cluster-announce-ip`; if unset, the node learns its address from the nodes that it meets.
     pub ip: Option<IpAddr>,
-    /// The plaintext client port.
+    /// The plaintext client port; 0 if there is none.
     pub port: u16,
-    /// The TLS client port, or 0.
+    /// The TLS client port; 0 if TLS is disabled.
     pub tls_port: u16,
     /// `tls-cluster`: nodes use TLS among each other. The TLS port then takes the place of the plaintext port in
     /// packets and in `nodes.conf`, and vice versa.
     pub tls_cluster: bool,
     /// `tls-replication`: replicas connect to their masters with TLS.
     pub tls_replication: bool,
-    /// The cluster bus port.
+    /// The cluster bus port on which other nodes reach this node.
     pub bus_port: u16,
-    /// `cluster-announce-hostname`, or empty.
+    /// `cluster-announce-hostname`; empty if there is none.
     pub hostname: String,
-    /// `cluster-announce-human-nodename`, or empty.
+    /// `cluster-announce-human-nodename`; empty if there is none.
     pub human_name: String,
     /// `cluster-announce-client-*`: a different address for clients.
     pub client_endpoint: ClientEndpoint,
-    /// `availability-zone`, or empty.
+    /// `availability-zone`; empty if there is none.
     pub zone: String,
 }
 

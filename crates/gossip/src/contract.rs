@@ -17,7 +17,8 @@ use crate::config::ClusterConfig;
 use crate::event::ClusterEvent;
 use crate::wire::{Packet, Publication};
 
-/// Identifies a link. The machine numbers outbound links, the driver numbers inbound links.
+/// Identifies a link. The machine numbers the outbound links and the driver numbers the inbound ones, so the same
+/// number can occur in both variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LinkId {
     /// A link that this node opened.
@@ -29,45 +30,45 @@ pub enum LinkId {
 /// An event that the driver reports to the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterInput {
-    /// The first input after a start.
+    /// The node has started. No input precedes it except [`ClusterInput::Loaded`].
     Start,
     /// How far the dataset that was loaded from disk reaches; must precede [`ClusterInput::Start`]. Zero means that no
     /// data was found.
     Loaded {
-        /// Replication offset of the loaded dataset.
+        /// Replication offset of the loaded dataset; 0 if no data was found.
         upto: ReplOffset,
     },
-    /// A peer opened a link.
+    /// A peer opened a link to this node, which the machine tracks from now on.
     Accepted {
         /// The link number, chosen by the driver.
         link: LinkId,
-        /// Remote address of the socket.
+        /// Address of the peer as seen by the socket. The node uses it if the peer does not announce an address.
         peer: IpAddr,
-        /// Local address of the socket.
+        /// Local address of the socket. A node without a configured address learns its own address from it.
         local: IpAddr,
     },
     /// A requested outbound link is established.
     Connected {
-        /// The outbound link.
+        /// The link as numbered in [`ClusterAction::Connect`].
         link: LinkId,
     },
     /// A requested outbound link could not be established.
     ConnectFailed {
-        /// The outbound link.
+        /// The link as numbered in [`ClusterAction::Connect`]. The machine will request a new link with another number.
         link: LinkId,
         /// Whether the host refused the connection (ECONNREFUSED).
         refused: bool,
     },
     /// A link broke, was closed by the peer, or carried a malformed packet.
     Closed {
-        /// The closed link.
+        /// The closed link, inbound or outbound.
         link: LinkId,
     },
-    /// A packet arrived.
+    /// A packet arrived completely and could be decoded.
     Packet {
-        /// The link on which the packet arrived.
+        /// The inbound or outbound link that carried the packet; replies use the same link.
         link: LinkId,
-        /// The decoded packet.
+        /// The decoded packet. The driver reports malformed packets as [`ClusterInput::Closed`] instead.
         packet: Box<Packet>,
     },
     /// The time returned by [`next_deadline`](crate::Gossip::next_deadline) has come.
@@ -78,27 +79,27 @@ pub enum ClusterInput {
     Persisted,
     /// Writes are paused as requested; the replication stream does not grow while they are.
     WritesPaused {
-        /// The end of the replication stream.
+        /// The final replication offset; the replica takes over when it has applied the stream up to here.
         offset: ReplOffset,
     },
     /// This node has keys in slots that it does not own. Keys of slots that it has just lost and is about to delete do
     /// not count.
     ForeignKeysFound {
-        /// The slots that contain keys.
+        /// The slots that contain such keys.
         slots: SlotSet,
         /// Whether the keys were loaded from disk at startup.
         at_start: bool,
     },
     /// An operator command. [`ClusterAction::Reply`] carries the same token.
     Command {
-        /// Correlates the reply with the command.
+        /// Chosen by the driver; the machine only copies it into the reply.
         token: u64,
-        /// The parsed command.
+        /// The parsed command. Facts that only the driver knows, such as key counts, are already filled in.
         command: OperatorCommand,
     },
-    /// Result of an [`ClusterAction::TellReplicas`] with a confirmation.
+    /// Result of a [`ClusterAction::TellReplicas`] that asked for a confirmation.
     ReplicasAcknowledged {
-        /// The token of the confirmation.
+        /// The token of the [`ReplicaConfirmation`].
         token: u64,
         /// Whether every connected replica has acknowledged the change; also true if there is no replica.
         held: bool,
@@ -108,9 +109,9 @@ pub enum ClusterInput {
     /// The replication stream contains a slot change. The driver reports it before the [`ClusterInput::Replication`]
     /// that covers its offset.
     SlotChanged {
-        /// The changed slot.
+        /// The slot that the master marked, unmarked or gave away.
         slot: Slot,
-        /// The new state of the slot.
+        /// The state of the slot on the master.
         change: SlotChange,
     },
     /// The replication stream says that the master shuts down and that this replica shall take over. All writes of the
@@ -120,16 +121,17 @@ pub enum ClusterInput {
     MovesLoaded(Vec<(Slot, SlotChange)>),
     /// The first client write since this node became a master.
     FirstWrite {
-        /// Wall-clock time of the write.
+        /// Wall-clock time of the write, for the failover timeline.
         at: Millis,
     },
     /// A client published a message that other nodes must receive.
     Publish(Publication),
-    /// The configuration changed.
+    /// The operator changed an option. The machine compares the new configuration with the previous one and acts on the
+    /// differences.
     Configure(Box<ClusterConfig>),
 }
 
-/// The replication state of this node.
+/// The replication state of this node, which headers and elections depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReplicationStatus {
     /// Offset written (master) or applied (replica).
@@ -141,13 +143,13 @@ pub struct ReplicationStatus {
 /// Which nodes may synchronize from this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReplicaAdmission {
-    /// Any node.
+    /// Any node may synchronize.
     #[default]
     All,
-    /// Only nodes without data: this node started empty and knows no replica of its own, so a node with data must not
-    /// replace it with this empty dataset.
+    /// Only nodes without data may synchronize: this node started empty and knows no replica of its own, so a node with
+    /// data must not replace it with this empty dataset.
     OnlyEmpty,
-    /// No node: this node may have less data than its replicas.
+    /// No node may synchronize: this node may have less data than its replicas.
     None,
 }
 
@@ -162,9 +164,9 @@ pub enum ReplicationSource {
         /// When the master last sent anything.
         last_heard: Instant,
     },
-    /// The link to the master broke.
+    /// The replication link is down, so the data is getting older.
     Lost {
-        /// When the link broke.
+        /// When the link broke. The validity factor limits how long a replica may be disconnected and still fail over.
         since: Instant,
     },
 }
@@ -174,39 +176,39 @@ pub enum ReplicationSource {
 pub struct ReplicaConfirmation {
     /// Correlates [`ClusterInput::ReplicasAcknowledged`] with this request.
     pub token: u64,
-    /// How long to wait for the replicas.
+    /// How long to wait for the replicas. After this time the driver reports a failure.
     pub timeout: Duration,
 }
 
 /// An action that the driver executes for the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterAction {
-    /// Open an outbound link.
+    /// Open an outbound link and report the result with [`ClusterInput::Connected`] or [`ClusterInput::ConnectFailed`].
     Connect {
-        /// The number of the new link.
+        /// The number under which the driver must report the result.
         link: LinkId,
-        /// IP address of the peer.
+        /// IP address to connect to.
         ip: IpAddr,
         /// Cluster bus port of the peer.
         port: u16,
     },
     /// Close a link; the machine no longer knows it.
     Close {
-        /// The link to close.
+        /// The link to close, inbound or outbound.
         link: LinkId,
     },
-    /// Send a packet.
+    /// Send a packet on an established link.
     Send {
-        /// The link to send on.
+        /// The link to send on. If it has been closed in the meantime, the packet is dropped.
         link: LinkId,
-        /// The packet to encode and send.
+        /// The packet, which the driver encodes.
         packet: Box<Packet>,
         /// Whether the packet must wait until the last [`ClusterAction::Persist`] with `sync` is durable.
         after_persist: bool,
     },
-    /// Atomically replace the content of `nodes.conf`.
+    /// Atomically replace the content of `nodes.conf`, so that a crash leaves the old or the new file.
     Persist {
-        /// The new content of the file.
+        /// The complete new content of the file.
         text: String,
         /// Whether the write must be durable before packets with `after_persist` leave.
         sync: bool,
@@ -217,18 +219,18 @@ pub enum ClusterAction {
     AllowReplicas(ReplicaAdmission),
     /// Stop replicating, keep the data and accept writes.
     BecomeMaster,
-    /// Replicate from this master.
+    /// Replicate from this master. Sent again when the address of the current master changes.
     BecomeReplica {
-        /// Node id of the master.
+        /// Node id of the master, which stays the same when its address changes.
         master: NodeId,
-        /// IP address of the master.
+        /// IP address of the master as known to this node.
         ip: IpAddr,
-        /// Port for the replication link.
+        /// Port for the replication link: the TLS port if `tls_replication` is set.
         port: u16,
         /// The local data belongs to another shard, so its offset is not comparable with the master's.
         foreign: bool,
     },
-    /// Pause writes, then report the offset with [`ClusterInput::WritesPaused`]. The pause ends with
+    /// Pause client writes, then report the offset with [`ClusterInput::WritesPaused`]. The pause ends with
     /// [`ClusterAction::ResumeWrites`] or at `until`.
     PauseWrites {
         /// When the pause ends without [`ClusterAction::ResumeWrites`].
@@ -236,9 +238,9 @@ pub enum ClusterAction {
     },
     /// Write a slot change into the replication stream.
     TellReplicas {
-        /// The slot to write about.
+        /// The slot whose state changed.
         slot: Slot,
-        /// The new state of the slot.
+        /// The state that the replicas must record for the slot.
         change: SlotChange,
         /// Report with [`ClusterInput::ReplicasAcknowledged`] when the replicas have acknowledged it.
         confirm: Option<ReplicaConfirmation>,
@@ -253,13 +255,13 @@ pub enum ClusterAction {
     DropEverything,
     /// Deliver a message that a client of another node published.
     Deliver(Publication),
-    /// Reply to an operator command.
+    /// Reply to an operator command. Sent exactly once per command, possibly many steps later.
     Reply {
-        /// The token of the command.
+        /// The token of the [`ClusterInput::Command`].
         token: u64,
-        /// The reply or the error.
+        /// Success, or why the command was refused.
         result: Result<OperatorReply, OperatorError>,
     },
-    /// Write this event to the log.
+    /// Write this event to the server's log, at the level that [`ClusterEvent::level`] returns.
     Log(ClusterEvent),
 }

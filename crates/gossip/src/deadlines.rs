@@ -13,7 +13,7 @@ use crate::node::{LinkState, Node};
 /// Delay after a failed connection attempt (as in Redis, the interval of its cron).
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// The earliest deadline of `node`.
+/// Returns the time at which something is due for `node` first; `None` if nothing is.
 pub(crate) fn next_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
     let deadlines = [
         link_deadline(node, config),

@@ -28,7 +28,7 @@ use crate::{
 /// harmless because the nodes gossip them again.
 const SAVE_DELAY: Duration = Duration::from_millis(100);
 
-/// Token and result of an operator command.
+/// Token and result of an operator command whose reply must wait.
 type PendingReply = (u64, Result<OperatorReply, OperatorError>);
 
 /// Everything that is new since the last step.
@@ -40,9 +40,9 @@ pub struct StepInputs {
     /// Events from the master's replication stream, such as [`ClusterInput::SlotChanged`](crate::ClusterInput), in
     /// stream order.
     pub stream_events: Vec<ClusterInput>,
-    /// When this node accepted its first write after its last promotion.
+    /// When this node accepted its first write after its last promotion; `None` if there was none in this step.
     pub first_write: Option<Millis>,
-    /// The new configuration, if it changed.
+    /// The new configuration; `None` if it did not change.
     pub config: Option<Box<ClusterConfig>>,
 }
 
@@ -52,7 +52,7 @@ pub struct StepOutput {
     now: Instant,
     /// Whether an operator waits for the result, so that writes must not be delayed.
     operator_waits: bool,
-    /// In the order in which the machine produced them.
+    /// The actions in the order in which the machine produced them.
     pub actions: Vec<ClusterAction>,
 }
 
@@ -153,7 +153,7 @@ impl ClusterDriver {
                 }
                 ClusterAction::BecomeReplica { foreign, .. } => {
                     if foreign {
-                        // The machine has reset its replication state as well.
+                        // The machine resets its replication state at the same time.
                         self.last_replication = ReplicationStatus::default();
                     }
                     out.push(action);
@@ -199,7 +199,7 @@ impl ClusterDriver {
         self.held.admit_reply(answer).map(reply)
     }
 
-    /// When to call [`ClusterDriver::take_due_save`] next.
+    /// When to call [`ClusterDriver::take_due_save`] next; `None` if no write is delayed.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.delayed_save.as_ref().map(|(_, at)| *at)
@@ -211,7 +211,7 @@ impl ClusterDriver {
         Some(self.persist(text, false))
     }
 
-    /// Returns the delayed write at shutdown, whether it is due or not.
+    /// Returns the delayed write whether it is due or not. Called at shutdown.
     pub fn take_final_save(&mut self) -> Option<ClusterAction> {
         let (text, _) = self.delayed_save.take()?;
         Some(self.persist(text, false))

@@ -11,7 +11,7 @@ use crate::event::ClusterEvent;
 use crate::timeline::TimelineEntry;
 use crate::wire::MessageBody;
 
-/// The message types that carry a gossip section.
+/// The message types that carry gossip entries and extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GossipKind {
     Ping,
@@ -19,14 +19,14 @@ pub(crate) enum GossipKind {
     Meet,
 }
 
-/// A decision of one part that concerns the others, the peers or the driver.
+/// A decision of one part of the machine that concerns other parts, the peers or the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Write to the log.
+    /// Write an event to the log, in the order of the effects.
     Log(ClusterEvent),
     /// Pass an action to the driver.
     Act(ClusterAction),
-    /// Add an entry to the failover timeline of `node`.
+    /// Add an entry to the failover timeline of `node`, with the current wall-clock time.
     Record { node: NodeId, entry: TimelineEntry },
     /// Send a message on the outbound link to `to`.
     Send { to: NodeId, body: MessageBody },
@@ -34,11 +34,11 @@ pub(crate) enum Effect {
     Gossip { to: NodeId, kind: GossipKind },
     /// Send a PONG with the news to all nodes.
     BroadcastPong,
-    /// Send a PONG to the other replicas of our master, which need our offset for their rank.
+    /// Send a PONG to the other replicas of this node's master, which need the offset of this node for their rank.
     SendOffsetToSiblings,
     /// Request the vote of `to`; voters vote for a `forced` failover although the master is up.
     RequestVote { to: NodeId, forced: bool },
-    /// Vote for `to` in `epoch`.
+    /// Vote for `to` in `epoch`; the vote is saved before it is sent.
     Vote { to: NodeId, epoch: Epoch },
     /// Enter `epoch` and keep this node's own vote in it.
     VoteForMyself { epoch: Epoch },
@@ -46,23 +46,23 @@ pub(crate) enum Effect {
     CloseLink(NodeId),
     /// Replace the outbound link to this node at once.
     Reconnect(NodeId),
-    /// Remove this node from the cluster.
+    /// Remove this node and all references to it.
     RemoveNode(NodeId),
-    /// Become a replica of this master.
+    /// Become a replica of this master and forget the marks of another shard.
     BecomeReplicaOf(NodeId),
     /// Announce slots that this node has taken over from another shard, under a new epoch.
     ClaimImportedSlots,
     /// Take the master's slots under `epoch`.
     TakeOver { epoch: Epoch },
-    /// The topology may have changed.
+    /// The topology may have changed and must be published at the end of the step.
     Publish,
-    /// `nodes.conf` is outdated.
+    /// `nodes.conf` is outdated and must be written, possibly with a delay.
     Save,
     /// The topology may have changed, and `nodes.conf` is outdated.
     ConfigChanged,
     /// `nodes.conf` must be durable before the packets of this step leave.
     SaveBeforeSending,
-    /// `nodes.conf` must be durable before any header leaves, because headers carry a new claim.
+    /// `nodes.conf` must be durable before any further packet leaves, because every header carries the new claim.
     SaveBeforeClaiming,
     /// Write a slot change into the replication stream after the topology is published.
     TellReplicas { slot: Slot, change: SlotChange },

@@ -44,7 +44,7 @@ const REPEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of epochs remembered per candidacy. More are in flight only if the bus loses most of its messages.
 const MAX_ROUNDS: usize = 16;
 
-/// The candidacy of this replica.
+/// The candidacy of this replica, if there is one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Election {
     phase: Phase,
@@ -58,7 +58,7 @@ enum Phase {
     Idle,
     /// Waiting for the election delay, or for better replicas.
     Scheduled(Candidacy),
-    /// Votes were requested.
+    /// Votes were requested; no majority has been counted yet.
     Voting(Candidacy, Ballots),
 }
 
@@ -68,7 +68,7 @@ struct Candidacy {
     /// When to request votes first.
     at: Instant,
     rank: u32,
-    /// The operator requested the failover.
+    /// Whether the operator requested the failover. Voters then vote even if the master is up.
     manual: bool,
 }
 
@@ -95,7 +95,7 @@ struct Round {
 }
 
 impl Ballots {
-    /// All rounds, oldest first.
+    /// All epochs with requested votes, oldest first.
     fn rounds(&self) -> impl Iterator<Item = &Round> {
         self.earlier.iter().chain([&self.newest])
     }
@@ -116,7 +116,7 @@ impl Round {
 }
 
 impl Election {
-    /// Ends the candidacy.
+    /// Ends the candidacy without a result.
     pub(crate) fn abandon(&mut self) {
         *self = Self::default();
     }
@@ -180,7 +180,7 @@ impl Election {
         }
     }
 
-    /// No majority within the timeout: starts a new candidacy.
+    /// Starts a new candidacy because no majority voted within the timeout.
     fn restart(&mut self, state: &ClusterState, master: NodeId, random: &mut Randomness) -> Vec<Effect> {
         let Phase::Voting(candidacy, ballots) = &self.phase else { return Vec::new() };
         let (round, manual) = (&ballots.newest, candidacy.manual);
@@ -212,8 +212,8 @@ impl Election {
         state.linked().into_iter().flat_map(|voter| self.on_link_up(state, voter)).collect()
     }
 
-    /// If another node claims slots under our epoch or a newer one, Redis nodes no longer vote in ours, so this hurries
-    /// the move to a new epoch.
+    /// Hurries the move to a new epoch if another node claims slots under the epoch of this candidacy or a newer one,
+    /// because Redis nodes then no longer vote in that epoch.
     fn hurry_if_epoch_claimed(&mut self, state: &ClusterState, random: &mut Randomness) -> Option<Effect> {
         let Phase::Voting(_, ballots) = &mut self.phase else { return None };
         let epoch = ballots.newest.epoch;
@@ -227,7 +227,7 @@ impl Election {
         Some(Effect::log(ElectionEvent::Reset { epoch, why }))
     }
 
-    /// Schedules a candidacy and sends our offset to the other replicas.
+    /// Schedules a candidacy and sends the offset of this node to the other replicas.
     fn schedule(
         &mut self,
         state: &ClusterState,
@@ -262,8 +262,8 @@ impl Election {
         effects
     }
 
-    /// Offsets arrived since the candidacy was scheduled: defers to better replicas, or starts at once if this replica
-    /// is now the best.
+    /// Handles offsets that arrived since the candidacy was scheduled: defers to better replicas, or starts at once if
+    /// this replica is now the best.
     fn update_rank(&mut self, state: &ClusterState, master: NodeId) -> Option<Effect> {
         let Phase::Scheduled(candidacy) = &mut self.phase else { return None };
         let rank = own_rank(state);
@@ -303,8 +303,8 @@ impl Election {
         let repeat_at = next_repetition(state, random);
         self.phase = Phase::Voting(candidacy, Ballots { newest, earlier, repeat_at, is_contested: false });
         let mut effects = vec![
-            // Reserves our own vote: once elected, this node is a voter, and must not vote for a late request in this
-            // epoch.
+            // Reserves the vote of this node: once elected, this node is a voter, and must not vote for a late request
+            // in this epoch.
             Effect::VoteForMyself { epoch },
             Effect::Record { node: master, entry: TimelineEntry::VotesRequested { epoch } },
             Effect::log(ElectionEvent::Started(epoch)),
@@ -355,7 +355,7 @@ impl Election {
         effects
     }
 
-    /// Another replica requests votes.
+    /// Handles the vote request of another replica.
     pub(crate) fn on_rival_request(&mut self, state: &ClusterState, header: &Header) {
         let Phase::Voting(candidacy, ballots) = &mut self.phase else { return };
         let is_sibling = header.replica_of == state.myself().master();
@@ -371,7 +371,7 @@ impl Election {
         }
     }
 
-    /// A vote arrived.
+    /// Counts a vote. Returns the timeline entry if the vote is valid and new.
     pub(crate) fn on_vote(&mut self, state: &ClusterState, header: &Header) -> Option<Effect> {
         let (voter, epoch) = (header.sender, header.current_epoch);
         let Phase::Voting(_, ballots) = &mut self.phase else { return None };
@@ -415,7 +415,8 @@ fn failover_target(state: &ClusterState, manual: bool) -> Option<NodeId> {
     (wanted && state.slots.count(master.id) > 0).then_some(master.id)
 }
 
-/// Whether the data is recent enough to fail over with: the last contact with the master is within the validity limit.
+/// Checks that the data is recent enough to fail over with: the last contact with the master is within the validity
+/// limit.
 fn check_data_age(state: &ClusterState) -> Result<(), CannotFailoverReason> {
     let factor = state.config().replica_validity_factor;
     let master = state.myself().master().and_then(|id| state.node(id));
@@ -438,8 +439,8 @@ fn next_repetition(state: &ClusterState, random: &mut Randomness) -> Instant {
     state.now() + REPEAT_INTERVAL + chance
 }
 
-/// Whether no other replica can have more data: all rivals were heard after the master failed, and none ranks before
-/// us.
+/// Returns whether no other replica can have more data: all rivals were heard from after the master failed, and none of
+/// them ranks before this node.
 fn is_certainly_best(state: &ClusterState, master: NodeId) -> bool {
     let Some(NodeHealth::Failed { since }) = state.node(master).map(|node| node.health) else {
         return false;
@@ -448,7 +449,7 @@ fn is_certainly_best(state: &ClusterState, master: NodeId) -> bool {
     own_rank(state) == 0 && rivals(state).all(heard)
 }
 
-/// The other replicas of our master that may start an election.
+/// The other replicas of this node's master that may start an election.
 fn rivals(state: &ClusterState) -> impl Iterator<Item = &Node> {
     let master = state.myself().master();
     state.others().filter(move |node| {
@@ -456,7 +457,7 @@ fn rivals(state: &ClusterState) -> impl Iterator<Item = &Node> {
     })
 }
 
-/// Number of rivals that rank before us: a larger offset, or the same offset and a smaller id.
+/// Number of rivals that rank before this node: they have a larger offset, or the same offset and a smaller id.
 fn own_rank(state: &ClusterState) -> u32 {
     rivals(state).filter(|rival| ranks_before_us(state, rival.id, rival.offset)).count() as u32
 }

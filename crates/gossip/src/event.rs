@@ -17,132 +17,132 @@ pub use manual_failover::ManualFailoverEvent;
 /// The log level of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// For developers.
+    /// For developers; the Redis level `debug`.
     Debug,
-    /// Detailed information.
+    /// More detail than operators usually need; the Redis level `verbose`.
     Verbose,
-    /// Normal but significant information for operators.
+    /// Normal but significant events; the Redis level `notice`.
     Notice,
-    /// Calls for the operator's attention.
+    /// Events that need the operator's attention; the Redis level `warning`.
     Warning,
 }
 
-/// An event for the log.
+/// An event for the log. `Display` formats the text, in the wording of Redis or Valkey where they have such an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterEvent {
-    /// The address of a node changed.
+    /// Another node announced a new address, to which this node connects from now on.
     AddressUpdated {
-        /// The node whose address changed.
+        /// The node that moved.
         id: NodeId,
-        /// Its new IP address.
+        /// The IP address that replaces the previous one.
         ip: IpAddr,
-        /// Its new port.
+        /// The client port, as in CLUSTER NODES.
         port: u16,
     },
-    /// Other nodes reach this node at this IP address.
+    /// Other nodes reach this node at this IP address, which differs from the one known so far.
     MyAddress(IpAddr),
-    /// A handshake ended: the node at the address has told its id.
+    /// A handshake ended: the node that was met by address has this id.
     HandshakeDone(NodeId),
     /// A different node answered at a known node's address.
     MismatchedSender {
-        /// The node that this address belonged to.
+        /// The node that was known at this address.
         expected: NodeId,
-        /// The node that answered.
+        /// The node that answered, which has another id.
         found: NodeId,
     },
-    /// A change in failure detection.
+    /// A node was suspected, failed or recovered.
     Failure(FailureEvent),
     /// A change in an election or a vote.
     Election(ElectionEvent),
-    /// A change in a manual failover.
+    /// A manual failover was requested, advanced or ended.
     ManualFailover(ManualFailoverEvent),
     /// The cluster state changed between `ok` and `fail`.
     StateChanged {
-        /// Whether the new state is `ok`.
+        /// The new state: true means `ok`.
         serving: bool,
     },
-    /// The process was paused for this long.
+    /// The process was paused for this long, so this node may have been replaced.
     ProcessPaused(Duration),
     /// Another master has the same epoch, so this node takes a new one.
     EpochCollision {
-        /// The other master.
+        /// The other master with the same epoch.
         with: NodeId,
-        /// The new epoch of this node.
+        /// The epoch that this node takes.
         epoch: Epoch,
     },
     /// The last slot of this node moved to another node, and this node becomes its replica.
     SlotsLost {
-        /// The new owner.
+        /// The new owner of the slot, which becomes this node's master.
         to: NodeId,
     },
     /// The last slot of this master moved to another node, and this node stays a master.
     LastSlotLost {
-        /// The new owner.
+        /// The new owner of the slot.
         to: NodeId,
-        /// The new owner's human-readable name; may be empty.
+        /// The human-readable name of the new owner; may be empty.
         name: String,
-        /// The new owner's shard.
+        /// The shard that the slot moved to, which is not this node's shard.
         shard: NodeId,
     },
-    /// This node becomes a replica of another master.
+    /// The slots of this node's master moved to another master, so this node follows that one.
     FollowingMaster {
-        /// The new master.
+        /// The master that this node follows now.
         master: NodeId,
     },
-    /// This replica's master became a replica itself.
+    /// The master of this replica became a replica itself.
     SubReplica {
         /// The master at the end of the chain, which this node now replicates.
         master: NodeId,
-        /// The former master.
+        /// The master that this node replicated so far.
         from: NodeId,
     },
-    /// This replica migrates to an orphaned master.
+    /// This replica moves to a master without working replicas.
     Migrating {
-        /// The orphaned master.
+        /// The master that had no working replica.
         to: NodeId,
     },
     /// This node took a new epoch for an imported slot.
     ImportedEpoch(Epoch),
     /// The source of an import no longer claims the slot, so this node takes it.
     GivenAwaySlotClaimed {
-        /// The imported slot.
+        /// The slot that this node was importing.
         slot: Slot,
-        /// The source of the import.
+        /// The node from which the slot was imported.
         from: NodeId,
     },
-    /// The replication stream names a node that this node does not know.
+    /// The replication stream assigns a slot to a node that this node does not know, so the change is ignored.
     SlotOfUnknownNode {
-        /// The slot of the change.
+        /// The slot that would have changed.
         slot: Slot,
-        /// The node id in the stream.
+        /// The node id as written in the stream.
         node: String,
     },
     /// This node has keys in a slot that another node owns.
     KeysInForeignSlot {
-        /// The slot that contains keys.
+        /// The slot, which is now marked as importing.
         slot: Slot,
-        /// The owner of the slot.
+        /// The node that owns the slot in this node's view.
         owner: NodeId,
     },
     /// This node loaded keys in an unassigned slot and claims the slot.
     KeysInUnassignedSlot {
-        /// The claimed slot.
+        /// The slot that this node now owns.
         slot: Slot,
     },
     /// A packet was dropped because no cluster can have reached its epoch.
     ImpossibleEpoch {
-        /// The sender according to the packet.
+        /// The sender according to the packet, which may be forged.
         sender: NodeId,
-        /// The impossible epoch.
+        /// The epoch that was too high.
         epoch: Epoch,
     },
     /// The operator set this node's configuration epoch.
     ConfigEpochSet(Epoch),
-    /// The operator reset this node.
+    /// An operator ran CLUSTER RESET on this node.
     NodeReset,
     /// The operator detached this replica from its master.
     Detached {
-        /// The new shard of this node.
+        /// The new shard, in which this node is alone.
         shard: NodeId,
     },
     /// A hard reset gave this node a new id.
@@ -150,7 +150,7 @@ pub enum ClusterEvent {
 }
 
 impl ClusterEvent {
-    /// The level to log this event with.
+    /// Returns the log level. Most events have the level `warning`.
     #[must_use]
     pub fn level(&self) -> LogLevel {
         match self {
@@ -225,7 +225,7 @@ impl fmt::Display for ClusterEvent {
 }
 
 impl ClusterEvent {
-    /// Writes the slot-related events; the others are handled by `Display`.
+    /// Writes the text of slot-related events; `Display` writes all others.
     fn write_slot_event(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ImportedEpoch(epoch) => {

@@ -98,7 +98,7 @@ impl FailureDetector {
         effects
     }
 
-    /// The master `reporter` considers `id` failing.
+    /// Handles a report of the master `reporter` that `id` is failing.
     pub(crate) fn on_report(
         &mut self,
         state: &mut ClusterState,
@@ -116,7 +116,7 @@ impl FailureDetector {
         effects
     }
 
-    /// The master `reporter` considers `id` healthy.
+    /// Handles a report of the master `reporter` that `id` is healthy.
     pub(crate) fn withdraw_report(
         &mut self,
         state: &ClusterState,
@@ -168,7 +168,7 @@ impl FailureDetector {
         effects
     }
 
-    /// Handles a FAIL message.
+    /// Handles the message of `from` that `about` is FAIL.
     pub(crate) fn on_fail(&mut self, state: &mut ClusterState, from: NodeId, about: NodeId) -> Vec<Effect> {
         let Some(failed) = state.node(about).filter(|_| about != state.id()).map(Node::has_failed) else {
             return Vec::new();
@@ -186,7 +186,7 @@ impl FailureDetector {
         effects
     }
 
-    /// The node `id` has answered a PING.
+    /// Ends the suspicion of the node `id`, which has answered a PING.
     pub(crate) fn on_answer(&mut self, state: &mut ClusterState, id: NodeId) -> Vec<Effect> {
         let Some(node) = state.node(id) else { return Vec::new() };
         match node.health {
@@ -249,7 +249,8 @@ fn set_failed(state: &mut ClusterState, id: NodeId) -> Vec<Effect> {
     [Some(agreed), rank_candidates(state, id), Some(Effect::ConfigChanged)].into_iter().flatten().collect()
 }
 
-/// The replicas of the failed node always get the message, because one of them has to take over.
+/// Sends FAIL to a random sample of the nodes and to all replicas of the failed node, because one of them has to take
+/// over.
 fn announce_fail(state: &ClusterState, id: NodeId, random: &mut Randomness) -> Vec<Effect> {
     let voters = state.voters();
     let mut receivers = state.linked();
@@ -262,8 +263,8 @@ fn announce_fail(state: &ClusterState, id: NodeId, random: &mut Randomness) -> V
     receivers.into_iter().map(|to| Effect::Send { to, body: MessageBody::Fail(id) }).collect()
 }
 
-/// A failed node answered. A node without slots recovers at once. A master with slots recovers after some time without
-/// a successor; until then its replicas take precedence.
+/// Clears the FAIL flag of a node that answered. A node without slots recovers at once. A master with slots recovers
+/// after some time without a successor; until then its replicas take precedence.
 fn clear_fail_if_due(state: &mut ClusterState, id: NodeId, since: Instant) -> Vec<Effect> {
     let serves = state.slots.count(id) > 0;
     let (now, undo_time) = (state.now(), state.config().fail_undo_time());

@@ -27,7 +27,7 @@ impl ForgetList {
         }
     }
 
-    /// The forgotten nodes with the time that is left.
+    /// The forgotten nodes with the time until they may rejoin.
     pub(crate) fn entries(&self, now: Instant) -> impl Iterator<Item = (NodeId, Duration)> + '_ {
         self.0.iter().map(move |(&id, until)| (id, until.since(now)))
     }

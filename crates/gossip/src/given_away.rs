@@ -75,7 +75,7 @@ impl GivenAwaySlots {
     }
 }
 
-/// Whether all other nodes that are not FAIL have been heard after `since`.
+/// Returns whether a message from every other node that is not FAIL has arrived after `since`.
 fn all_heard_since(state: &ClusterState, since: Instant) -> bool {
     let has_been_heard = |node: &Node| node.contact.last_message.is_some_and(|heard| heard > since);
     state.others().filter(|node| node.handshake.is_none() && !node.has_failed()).all(has_been_heard)

@@ -37,22 +37,22 @@ struct InboundLink {
     peer: IpAddr,
     local: IpAddr,
     since: Millis,
-    /// The known node that sends on this link.
+    /// The known node that sends on this link; `None` until its first packet.
     node: Option<NodeId>,
-    /// When the last packet arrived.
+    /// When the last packet arrived on this link, or when the link was accepted.
     last_message: Instant,
     /// Whether an impossible epoch on this link has been logged.
     bad_epoch_logged: bool,
 }
 
-/// An entry of CLUSTER LINKS.
+/// One link as listed by CLUSTER LINKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkReport {
-    /// The link number.
+    /// The number tells whether this node (outbound) or the peer (inbound) opened the link.
     pub link: LinkId,
-    /// The peer of the link.
+    /// The known node at the other end.
     pub node: NodeId,
-    /// When the link was established.
+    /// Wall-clock time at which the link was established.
     pub created: Millis,
 }
 
@@ -103,12 +103,12 @@ impl Links {
         silent.into_iter().map(|(link, _)| self.close_inbound(link)).collect()
     }
 
-    /// When to check for silent links of unknown peers.
+    /// When to check for silent links of unknown peers; `None` while there are no such links.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.next_check
     }
 
-    /// An outbound link is established. Returns its peer.
+    /// Handles an established outbound link. Returns its peer.
     pub(crate) fn on_connected(&self, state: &mut ClusterState, link: LinkId) -> Option<NodeId> {
         let (id, since) = (self.outbound_peer(link)?, state.now());
         let node = state.known_node_mut(id);
@@ -134,7 +134,8 @@ impl Links {
         node.link = LinkState::Down { retry_at: now + pause };
     }
 
-    /// A link was closed. Pings a node that closed its inbound link: it may have been reset and answer with another id.
+    /// Handles a closed link. Pings a node that closed its inbound link: the node may have been reset and answer with
+    /// another id.
     pub(crate) fn on_closed(&mut self, state: &mut ClusterState, link: LinkId) -> Option<Effect> {
         if let Some(id) = self.outbound.remove(&link) {
             schedule_reconnect(state, id);
@@ -175,7 +176,7 @@ impl Links {
         Some(Effect::Act(ClusterAction::Connect { link, ip, port }))
     }
 
-    /// A packet arrived. Returns whether the link is still open.
+    /// Notes the arrival of a packet. Returns whether the link is still open.
     pub(crate) fn on_packet(&mut self, link: LinkId, now: Instant) -> bool {
         if let Some(inbound) = self.inbound.get_mut(&link) {
             inbound.last_message = now;
@@ -190,14 +191,14 @@ impl Links {
         inbound.is_none_or(|inbound| !std::mem::replace(&mut inbound.bad_epoch_logged, true))
     }
 
-    /// The known node `sender` sends on `link`.
+    /// Notes that the known node `sender` sends on `link`.
     pub(crate) fn identify(&mut self, link: LinkId, sender: NodeId) {
         if let Some(inbound) = self.inbound.get_mut(&link) {
             inbound.node = Some(sender);
         }
     }
 
-    /// The handshake on the outbound `link` has told the id of its peer.
+    /// Replaces the temporary id of the peer by `id`, which the handshake on the outbound `link` has revealed.
     pub(crate) fn rename_peer(&mut self, link: LinkId, id: NodeId) {
         self.outbound.insert(link, id);
     }
@@ -208,7 +209,7 @@ impl Links {
         }
     }
 
-    /// The peer of the outbound `link`.
+    /// Returns the peer of the outbound `link`, which is a temporary id during a handshake.
     pub(crate) fn outbound_peer(&self, link: LinkId) -> Option<NodeId> {
         self.outbound.get(&link).copied()
     }
@@ -231,7 +232,7 @@ impl Links {
         }
     }
 
-    /// Local address of an inbound link.
+    /// Local address of an inbound link; `None` for an outbound link.
     pub(crate) fn local_ip(&self, link: LinkId) -> Option<IpAddr> {
         self.inbound.get(&link).map(|inbound| inbound.local)
     }

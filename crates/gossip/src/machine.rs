@@ -208,7 +208,7 @@ impl Gossip {
         apply_own_announcement(&mut self.state);
         self.state.nodes.touch_all();
         self.apply([Effect::ConfigChanged]);
-        // Every node tells clients the addresses of the others, so changes spread at once. This takes a PING, because
+        // Every node tells clients the addresses of all nodes, so changes spread at once. This takes a PING, because
         // nodes do not update addresses from a PONG.
         if before.announce != self.state.config().announce {
             for id in self.state.linked() {
@@ -217,7 +217,7 @@ impl Gossip {
         }
     }
 
-    /// Every part does what is due. Each call must advance its own deadline.
+    /// Lets every part do what is due. Each call must advance its own deadline.
     fn do_what_is_due(&mut self) {
         let effects = membership::drop_stale_handshakes(&mut self.state);
         self.apply(effects);
@@ -280,7 +280,7 @@ impl Gossip {
         self.apply(effect);
     }
 
-    /// Updates the indexes of the nodes, and what depends on them.
+    /// Updates the indexes of the nodes, and the slot coverage, which depends on them.
     fn update_indexes(&mut self) {
         self.state.update_indexes();
         if self.state.nodes.take_changed() {
@@ -343,7 +343,7 @@ impl Gossip {
         Ok(self.failure_detector.count_reports(&self.state, id))
     }
 
-    /// The text of CLUSTER INFO.
+    /// Returns the text of CLUSTER INFO; the driver counts `traffic`.
     #[must_use]
     pub fn info_text(&self, traffic: &LinkTraffic) -> String {
         self.state.info_text(traffic, self.out.stats())
@@ -355,13 +355,13 @@ impl Gossip {
         self.links.reports(&self.state)
     }
 
-    /// The peer of `link`, if it is known.
+    /// Returns the entry of the node at the other end of `link`; `None` for an unknown peer.
     #[must_use]
     pub fn node_of(&self, link: LinkId) -> Option<&Node> {
         self.state.node(self.links.peer(link)?)
     }
 
-    /// Message counters by type.
+    /// Message counters by type, since the start or the last reset.
     #[must_use]
     pub fn stats(&self) -> &MessageStats {
         self.out.stats()

@@ -43,15 +43,15 @@ enum Phase {
     AwaitingOffset { until: Instant },
     /// This replica applies the stream up to the master's final offset.
     CatchingUp { until: Instant, target: ReplOffset },
-    /// This replica may start the election.
+    /// This replica has all data that it needs and may start the election.
     Ready {
         until: Instant,
-        /// The failover did not wait for the master.
+        /// Whether the failover starts without the cooperation of the master.
         forced: bool,
-        /// The driver watches the offset.
+        /// Whether the driver watches the offset.
         watching: bool,
     },
-    /// This master pauses its writes for a replica.
+    /// This master waits until its writes are paused for the replica `to`.
     Pausing { until: Instant, to: NodeId },
     /// Writes are paused, and this master sends its final offset to the replica.
     Paused { until: Instant, to: NodeId, repeat_at: Instant },
@@ -61,7 +61,7 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamState {
     Open,
-    /// A replica takes over at the announced offset.
+    /// The stream must not grow, because a replica takes over at the announced offset.
     Frozen,
 }
 
@@ -71,7 +71,7 @@ impl ManualFailover {
         matches!(self.phase, Phase::Ready { .. })
     }
 
-    /// The stream must not grow while this master lets a replica take over.
+    /// Returns whether the stream may grow; it must not while this master lets a replica take over.
     pub(crate) fn stream_state(&self) -> StreamState {
         match self.phase {
             Phase::Pausing { .. } | Phase::Paused { .. } => StreamState::Frozen,
@@ -141,8 +141,8 @@ impl ManualFailover {
         }
     }
 
-    /// The master shuts down and names this node as its successor. A failover in progress continues without waiting for
-    /// the master.
+    /// Starts a failover because the master shuts down and names this node as its successor. A failover in progress
+    /// continues without waiting for the master.
     pub(crate) fn on_master_shutdown(&mut self, state: &ClusterState) -> Vec<Effect> {
         let Some(master) = state.myself().master() else { return Vec::new() };
         self.phase = match self.phase {
@@ -164,7 +164,8 @@ impl ManualFailover {
         asks.then_some(Effect::Send { to, body: MessageBody::ManualFailoverStart })
     }
 
-    /// A replica requests a failover. Its header is authoritative for its role: our own record may be outdated.
+    /// Pauses writes because a replica requests a failover. Its header is authoritative for its role: the entry of this
+    /// node may be outdated.
     pub(crate) fn on_start_request(&mut self, state: &ClusterState, header: &Header) -> Vec<Effect> {
         let (me, replica) = (state.id(), header.sender);
         if header.replica_of != Some(me) {
@@ -174,7 +175,7 @@ impl ManualFailover {
         let timeout = state.config().manual_failover_timeout;
         self.phase = Phase::Pausing { until: state.now() + timeout, to: replica };
         effects.extend([
-            // Writes paused for another replica stay paused.
+            // Writes that are already paused for another replica stay paused.
             Effect::KeepWritesPaused,
             requested(me, replica),
             Effect::log(ManualFailoverEvent::Asked { by: replica }),
@@ -185,7 +186,7 @@ impl ManualFailover {
         effects
     }
 
-    /// Writes are paused. Returns whether a replica waits for the final offset.
+    /// Notes that writes are paused. Returns whether a replica waits for the final offset.
     pub(crate) fn on_writes_paused(&mut self, now: Instant) -> bool {
         match self.phase {
             Phase::Pausing { until, to } | Phase::Paused { until, to, .. } => {
@@ -198,7 +199,7 @@ impl ManualFailover {
         }
     }
 
-    /// The sender of `header` reports that its writes are paused.
+    /// Handles the report in `header` that the master's writes are paused, with its final offset.
     pub(crate) fn on_master_paused(&mut self, state: &ClusterState, header: &Header) -> Vec<Effect> {
         let Phase::AwaitingOffset { until } = self.phase else { return Vec::new() };
         if state.myself().master() != Some(header.sender) {

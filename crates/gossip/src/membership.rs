@@ -84,7 +84,7 @@ pub(crate) fn update_my_address(state: &mut ClusterState, local: IpAddr, introdu
     vec![Effect::Log(ClusterEvent::MyAddress(local)), Effect::ConfigChanged]
 }
 
-/// The address of `id` is wrong: another node answers there.
+/// Removes the address of `id`, because the node `found` answers there instead.
 pub(crate) fn forget_address(state: &mut ClusterState, id: NodeId, found: NodeId) -> Vec<Effect> {
     state.known_node_mut(id).address = Address::default();
     vec![
@@ -160,7 +160,8 @@ pub(crate) fn add_gossiped_node(
     Some(Effect::ConfigChanged)
 }
 
-/// The sender of `entry` may reach a node that this node cannot reach: the node may have moved.
+/// Updates the address of a failing node from `entry`. The sender of `entry` may reach the node at another address,
+/// because the node has moved.
 pub(crate) fn update_gossiped_address(state: &mut ClusterState, entry: &GossipEntry) -> Vec<Effect> {
     let down = entry.flags.has(NodeFlags::PFAIL) || entry.flags.has(NodeFlags::FAIL);
     let node = state.node(entry.id);
@@ -183,7 +184,7 @@ pub(crate) fn remove_node(state: &mut ClusterState, id: NodeId) -> Option<Role> 
     removed
 }
 
-/// The role according to the flags. The id of a replica's master is only in the replica's own messages.
+/// Returns the role according to the flags. The id of a replica's master is only in the replica's own messages.
 fn announced_role(flags: NodeFlags) -> Role {
     if flags.has(NodeFlags::REPLICA) { Role::Replica(None) } else { Role::Master }
 }

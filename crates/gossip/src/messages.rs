@@ -27,9 +27,9 @@ const MAX_FORGOTTEN_NODES: usize = 100;
 /// The receiver of a gossip section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Receiver {
-    /// The peer, if it is known.
+    /// The id of the peer; `None` if it is not a known node.
     pub(crate) id: Option<NodeId>,
-    /// Whether the peer asks for this node's view of it.
+    /// Whether the peer asks how this node sees it.
     pub(crate) asks: bool,
 }
 

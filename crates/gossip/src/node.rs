@@ -1,4 +1,4 @@
-//! A cluster node as this node knows it: addresses, health, role and link.
+//! A cluster node from the view of this node: addresses, health, role and link.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,15 +20,15 @@ pub(crate) fn has_data(offset: ReplOffset) -> bool {
 /// A known node. The machine keeps one entry per node, including itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// The node id; a random temporary id during a handshake.
+    /// Forty hexadecimal characters; a random temporary id during a handshake.
     pub id: NodeId,
-    /// Where other nodes reach the node.
+    /// The address that other nodes connect to.
     pub address: Address,
-    /// Master, or replica of which master.
+    /// The role that the node last announced.
     pub role: Role,
-    /// Healthy, PFAIL or FAIL.
+    /// Whether this node suspects the node, or a majority agrees that it is down.
     pub health: NodeHealth,
-    /// Set while the id of the node at this address is unknown.
+    /// The running handshake; `None` once the id of the node at this address is known.
     pub handshake: Option<Handshake>,
     /// The shard id that the node, or its master, announced.
     pub shard: NodeId,
@@ -38,7 +38,7 @@ pub struct Node {
     pub human_name: String,
     /// Announced client addresses that differ from those for other nodes.
     pub client_endpoint: ClientEndpoint,
-    /// The availability zone; may be empty.
+    /// The availability zone, by which clients can prefer near nodes; may be empty.
     pub zone: String,
     /// Whether the node is configured to never start an election.
     pub no_failover: bool,
@@ -46,9 +46,9 @@ pub struct Node {
     pub extensions: Extensions,
     /// The epoch of the node's last slot claim. Replicas do not claim slots.
     pub config_epoch: Epoch,
-    /// The replication offset that the node has written or applied.
+    /// The replication offset in the last header of the node: written by a master, applied by a replica.
     pub offset: ReplOffset,
-    /// State of our outbound link to the node.
+    /// State of the outbound link from this node to the node.
     pub link: LinkState,
     /// Times of the last messages from and to the node.
     pub contact: Contact,
@@ -63,15 +63,15 @@ pub struct Node {
 pub struct Address {
     /// `None` while the IP address is unknown.
     pub ip: Option<IpAddr>,
-    /// The primary client port.
+    /// The plaintext client port; with `tls-cluster` the TLS port.
     pub port: u16,
     /// The secondary client port (usually TLS), or 0.
     pub other_port: u16,
-    /// The cluster bus port.
+    /// The port on which the node accepts links from other nodes.
     pub bus_port: u16,
 }
 
-/// The replication role of a node.
+/// The replication role of a node, as the node announces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Serves slots, or can be assigned some.
@@ -80,21 +80,21 @@ pub enum Role {
     Replica(Option<NodeId>),
 }
 
-/// The health of a node in this node's view.
+/// How this node judges the health of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeHealth {
-    /// The node answers.
+    /// The node answers PINGs, or has not been silent for long enough to be suspected.
     Healthy,
     /// PFAIL: this node suspects that the node is down.
     Suspected {
-        /// When the suspicion began.
+        /// When the suspicion began, on the clock of this node.
         since: Instant,
-        /// Why the node is suspected.
+        /// The rule that raised the suspicion.
         cause: SuspicionCause,
     },
     /// FAIL: a majority of the masters agrees that the node is down.
     Failed {
-        /// When the FAIL flag was set.
+        /// When this node set the FAIL flag, or read it from `nodes.conf`.
         since: Instant,
     },
 }
@@ -102,38 +102,38 @@ pub enum NodeHealth {
 /// The state of a handshake with a node whose id is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handshake {
-    /// When the handshake started.
+    /// When the handshake started; it is abandoned after a timeout.
     pub since: Instant,
     /// Whether to send MEET, because an operator ran CLUSTER MEET on this node.
     pub meet: bool,
 }
 
-/// The state of our outbound link to a node.
+/// The state of the outbound link to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkState {
-    /// Not connected.
+    /// There is no link.
     Down {
         /// When to connect next.
         retry_at: Instant,
     },
     /// A connection attempt is in progress.
     Connecting {
-        /// The link number.
+        /// The number of the requested link.
         id: LinkId,
-        /// When the attempt started.
+        /// When the attempt started, for its timeout.
         since: Instant,
     },
-    /// Connected.
+    /// The link is established and can carry packets.
     Up {
-        /// The link number.
+        /// The number of the established link.
         id: LinkId,
-        /// When the link was established.
+        /// When the link was established; a new link is not replaced at once.
         since: Instant,
     },
 }
 
 impl LinkState {
-    /// The link number, unless the link is down.
+    /// Returns the link number, or `None` if the link is down.
     #[must_use]
     pub fn id(self) -> Option<LinkId> {
         match self {
@@ -142,7 +142,7 @@ impl LinkState {
         }
     }
 
-    /// Whether the link is connected.
+    /// Returns whether the link can carry packets.
     #[must_use]
     pub fn is_up(self) -> bool {
         matches!(self, Self::Up { .. })
@@ -154,7 +154,7 @@ impl LinkState {
 pub struct Contact {
     /// When the oldest unanswered PING was sent. A reconnect does not reset it.
     pub ping_sent: Option<Instant>,
-    /// When the last PONG arrived.
+    /// When the last PONG arrived, for CLUSTER NODES and gossip entries.
     pub pong_received: Option<Instant>,
     /// When the last message arrived, on any link.
     pub last_message: Option<Instant>,
@@ -222,19 +222,19 @@ impl Node {
         }
     }
 
-    /// Whether the node is PFAIL.
+    /// Returns whether this node suspects the node (PFAIL).
     #[must_use]
     pub fn is_suspected(&self) -> bool {
         matches!(self.health, NodeHealth::Suspected { .. })
     }
 
-    /// Whether the node is FAIL.
+    /// Returns whether a majority agrees that the node is down (FAIL).
     #[must_use]
     pub fn has_failed(&self) -> bool {
         matches!(self.health, NodeHealth::Failed { .. })
     }
 
-    /// When the node became FAIL.
+    /// Returns when the node became FAIL; `None` if it is not.
     pub(crate) fn failed_since(&self) -> Option<Instant> {
         match self.health {
             NodeHealth::Failed { since } => Some(since),
@@ -248,7 +248,7 @@ impl Node {
         self.health == NodeHealth::Healthy
     }
 
-    /// The flags of this node in headers and gossip entries.
+    /// The flags that headers and gossip entries carry about this node.
     #[must_use]
     pub fn flags(&self) -> NodeFlags {
         let role = if self.is_master() { NodeFlags::MASTER } else { NodeFlags::REPLICA };
@@ -268,15 +268,16 @@ impl Node {
         self.config_epoch = self.config_epoch.max(header.own_epoch());
     }
 
-    /// Whether `header` was sent before the sender's last known claim. A node never claims under an epoch above its
-    /// `currentEpoch`, not even after a power failure. Packets on the two links between a pair of nodes can overtake
-    /// each other.
+    /// Returns whether this entry is newer than `header`: the header was sent before the sender's last known claim. A
+    /// node never claims under an epoch above its `currentEpoch`, not even after a power failure. Packets on the two
+    /// links between a pair of nodes can overtake each other.
     pub(crate) fn is_newer_than(&self, header: &Header) -> bool {
         header.current_epoch < self.config_epoch
     }
 }
 
-/// The PING extensions that a node understands. The level only rises, because not every message shows it.
+/// The PING extensions that a node understands. The level only rises, because not every message shows what its sender
+/// understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Extensions {
     None,

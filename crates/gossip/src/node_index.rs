@@ -9,7 +9,7 @@ pub(crate) struct IndexedState {
     pub(crate) due: Option<Instant>,
     pub(crate) is_gossip_candidate: bool,
     pub(crate) is_suspected: bool,
-    /// Since when the node, if it is a master with slots, is FAIL.
+    /// When the node became FAIL, if it is a master with slots.
     pub(crate) failed_voter: Option<Instant>,
     pub(crate) eligible_replica_of: Option<NodeId>,
     pub(crate) is_reachable: bool,

@@ -30,7 +30,7 @@ pub(crate) struct Nodes {
     gossip_candidates: Vec<NodeId>,
     /// PFAIL nodes, which every message reports.
     suspects: BTreeSet<NodeId>,
-    /// FAIL masters with slots.
+    /// FAIL masters with slots, sorted by id.
     failed_voters: BTreeSet<NodeId>,
     /// Number of replicas per master that could take over.
     eligible_replicas: BTreeMap<NodeId, usize>,
@@ -107,16 +107,16 @@ impl Nodes {
                 self.update_entry(id, state);
             }
         }
-        // Reuses the allocation.
+        // Keeps the vector to reuse its allocation.
         self.touched = touched;
     }
 
-    /// Whether any index except the timers has changed since the last call.
+    /// Returns whether any index except the timers has changed since the last call of this function.
     pub(crate) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 
-    /// Updates the indexes from the node's previous values to `now`.
+    /// Replaces the node's previous values in the indexes by `now`.
     fn update_entry(&mut self, id: NodeId, now: IndexedState) {
         let Some(node) = self.by_id.get_mut(&id) else { return };
         let IndexEntry { state: before, gossip_index: place } = node.indexed;
@@ -176,7 +176,7 @@ impl Nodes {
         &self.gossip_candidates
     }
 
-    /// The position of `id` in [`Nodes::gossip_candidates`].
+    /// The position of `id` in [`Nodes::gossip_candidates`]; `None` if `id` is not a candidate.
     pub(crate) fn gossip_index(&self, id: NodeId) -> Option<usize> {
         let indexed = self.by_id.get(&id)?.indexed;
         indexed.state.is_gossip_candidate.then_some(indexed.gossip_index)
@@ -195,7 +195,7 @@ impl Nodes {
         self.eligible_replicas.contains_key(&master)
     }
 
-    /// Number of other masters with slots that are reachable.
+    /// Number of other masters with slots that are reachable in this node's view.
     pub(crate) fn reachable(&self) -> usize {
         self.reachable
     }

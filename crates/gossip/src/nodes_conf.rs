@@ -28,17 +28,17 @@ use crate::slot_marks::SlotMarks;
 use crate::slots::SlotTable;
 use crate::state::ClusterState;
 
-/// A syntax error in `nodes.conf`.
+/// Why `nodes.conf` cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("line {line}: {reason}")]
 pub struct NodesConfError {
     /// Line number, starting at 1.
     pub line: usize,
-    /// A description of the error.
+    /// A description of the error, for the log.
     pub reason: String,
 }
 
-/// The parsed file.
+/// The parsed file, from which the node is restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SavedConfig {
     pub(crate) me: NodeId,
@@ -129,7 +129,7 @@ pub(crate) fn parse(text: &str) -> Result<SavedConfig, NodesConfError> {
     reader.link_replicas().map_err(|reason| at_end(&reason))?;
     let mut saved = reader.saved;
     saved.me = me;
-    // Every claimed epoch has been seen, even if the `vars` line is older.
+    // The node has seen every claimed epoch, even if the `vars` line is older.
     let claimed = saved.nodes.values().map(|node| node.config_epoch).max().unwrap_or_default();
     saved.current_epoch = saved.current_epoch.max(claimed);
     Ok(saved)
@@ -193,7 +193,7 @@ impl Reader {
             }
             "master" => node.role = Role::Master,
             "slave" => node.role = Role::Replica(None),
-            // PFAIL is transient, FAIL persists.
+            // PFAIL is transient and not restored; FAIL persists.
             "fail?" | "noaddr" | "noflags" => {}
             "fail" => node.health = NodeHealth::Failed { since: Instant::ORIGIN },
             "handshake" => node.handshake = Some(Handshake { since: Instant::ORIGIN, meet: false }),

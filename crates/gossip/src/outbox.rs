@@ -20,7 +20,7 @@ pub(crate) struct Outbox {
     published: Option<Topology>,
     stats: MessageStats,
     timeline: FailoverTimeline,
-    /// Cached slot set of our headers, with its claimant and the version of the slot table.
+    /// The slots in this node's headers, cached with their claimant and the version of the slot table.
     claimed_slots: Option<(NodeId, u64, SlotSet)>,
 }
 
@@ -37,21 +37,21 @@ struct PendingWork {
     tell_replicas: Vec<(Slot, SlotChange)>,
 }
 
-/// When `nodes.conf` must be written.
+/// When the changed state must be written to `nodes.conf`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum Save {
-    /// It is up to date.
+    /// The file is up to date.
     #[default]
     No,
-    /// It is outdated, but other nodes would gossip the changes again.
+    /// The file is outdated, but other nodes would gossip the changes again after a crash.
     Later,
-    /// It must be durable before the packets of this step leave.
+    /// The file must be durable before the packets of this step leave.
     BeforeSending,
-    /// It must be durable before any header leaves, because headers carry a new claim.
+    /// The file must be durable before any further packet leaves, because every header carries the new claim.
     BeforeClaiming,
 }
 
-/// Whether the claim in our headers is durable.
+/// Whether the claim in the headers of this node is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum ClaimDurability {
     #[default]
@@ -95,12 +95,13 @@ impl Outbox {
         self.pending.tell_replicas.push((slot, change));
     }
 
-    /// All claims are durable.
+    /// Notes that all claims are durable.
     pub(crate) fn on_persisted(&mut self) {
         self.claim = ClaimDurability::Durable;
     }
 
-    /// The slots of `claimant` for a header. Headers are frequent and the slot table rarely changes, so they are cached.
+    /// The slots of `claimant` for a header. The set is cached because headers are frequent and the slot table rarely
+    /// changes.
     pub(crate) fn claimed_slots(&mut self, state: &ClusterState, claimant: NodeId) -> SlotSet {
         let version = state.slots.version();
         match &self.claimed_slots {
@@ -163,7 +164,7 @@ impl Outbox {
         &self.timeline
     }
 
-    /// Records the first write after this node's last takeover.
+    /// Records in the timeline the first write after this node's last takeover.
     pub(crate) fn record_first_write(&mut self, me: NodeId, at: Millis) {
         self.timeline.record_first_write(me, at);
     }
@@ -192,7 +193,7 @@ mod tests {
     #[test]
     fn vote_waits_for_its_own_save_and_a_claim_holds_back_all_packets() {
         let (cluster, mut outbox) = (TestCluster::new(3, &[]), Outbox::default());
-        // the need to save, whether packets of this step wait, whether packets of the next step wait
+        // the pending save, whether packets of this step wait for it, whether packets of the next step wait as well
         for (save, now, next) in [
             (Save::No, false, false),
             (Save::Later, false, false),

@@ -1,4 +1,4 @@
-//! The randomness of the machine, from the generator that it is given.
+//! The random numbers of the machine, drawn from the generator that the driver passes in.
 
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
@@ -12,7 +12,7 @@ impl Randomness {
         Self(rng)
     }
 
-    /// A number below `bound`, or 0 if the bound is 0.
+    /// Returns a random number below `bound`, or 0 if the bound is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.0.random_range(0..bound) }
     }

@@ -17,7 +17,7 @@ use crate::state::ClusterState;
 
 /// How long a master must be an orphan (Redis: `CLUSTER_SLAVE_MIGRATION_DELAY`).
 const DELAY: Duration = Duration::from_secs(5);
-/// Interval of the search for orphans (as in Redis, the interval of its cron).
+/// Interval of the search for orphans: the interval of the Redis cron.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// The masters without working replicas, and when this replica moves to one of them.
@@ -41,7 +41,7 @@ impl ReplicaMigration {
         let Some(after) = state.node(id).map(|node| node.role) else { return };
         self.on_replica_left(state, before);
         match after {
-            // A promoted replica inherits the claim to replicas from its master.
+            // A promoted replica takes over the entry of its master, because it should have replicas as well.
             Role::Master if before != Role::Master => {
                 self.should_have_replicas.insert(id);
             }
@@ -113,7 +113,7 @@ impl ReplicaMigration {
         (ready && spare && *first == state.id() && !state.myself().no_failover).then_some(orphan)
     }
 
-    /// When the next orphan has waited long enough. Orphans past their deadline were left to other replicas.
+    /// Returns when the next orphan has waited long enough. Orphans whose time has passed were left to other replicas.
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         self.orphans.values().map(|since| *since + DELAY).filter(|at| *at > now).min()
     }
@@ -191,7 +191,7 @@ mod tests {
         cluster.node(5).role = Role::Replica(Some(id(3)));
         part.on_role_change(&cluster.state, id(5), Role::Replica(Some(id(2))));
         assert_eq!(after_delay(&mut cluster, &mut part), None);
-        // Master 3 has got a replica, so it becomes an orphan without it.
+        // Master 3 has got a replica, so it becomes an orphan when that replica fails.
         cluster.fail(5);
         cluster.pass(PERIOD);
         assert_eq!(after_delay(&mut cluster, &mut part), Some(id(3)));

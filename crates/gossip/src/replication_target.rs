@@ -22,7 +22,7 @@ struct Target {
     port: u16,
 }
 
-/// Whose data this node has.
+/// The shard that the data of this node belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum DataOrigin {
     #[default]
@@ -32,7 +32,7 @@ enum DataOrigin {
 }
 
 impl ReplicationTarget {
-    /// The node has changed to another shard with its data.
+    /// Notes that this node moved to another shard and kept its data.
     pub(crate) fn on_shard_change(&mut self) {
         self.data = DataOrigin::OtherShard;
     }

@@ -113,7 +113,7 @@ impl ClusterState {
         if set.is_empty() { "noflags".to_owned() } else { set.join(",") }
     }
 
-    /// The text of CLUSTER INFO.
+    /// The text of CLUSTER INFO. The driver counts `traffic`.
     pub(crate) fn info_text(&self, traffic: &LinkTraffic, stats: &MessageStats) -> String {
         let slots_of = |wanted: fn(&Node) -> bool| -> usize {
             let owners = self.slots.owners();
@@ -160,7 +160,7 @@ impl ClusterState {
         text
     }
 
-    /// The topology for routing.
+    /// Returns the topology by which clients are redirected.
     #[must_use]
     pub fn topology(&self) -> Topology {
         let members = self.nodes.values().filter_map(|node| self.member(node)).collect();
@@ -177,8 +177,8 @@ impl ClusterState {
         topology
     }
 
-    /// Converts a node to a member. Nodes in handshake and replicas of unknown masters are left out, except for this
-    /// node itself.
+    /// Converts a node to a member of the topology. Nodes in handshake and replicas of unknown masters are left out,
+    /// except for this node itself.
     fn member(&self, node: &Node) -> Option<Member> {
         let role = match node.role {
             crate::node::Role::Replica(Some(master)) => slot_routing::Role::Replica(master),

@@ -46,7 +46,7 @@ pub(crate) struct SelfFail {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 enum Phase {
-    /// No comparison is needed, or it is complete.
+    /// No comparison is needed, or the comparison is complete.
     #[default]
     Off,
     /// The offsets of the replicas are being compared.
@@ -54,7 +54,7 @@ enum Phase {
     /// A replica is ahead, and this node has declared itself FAIL.
     Declared {
         comparison: Comparison,
-        /// The nodes that were sent the FAIL, with the time of the next repetition.
+        /// The nodes that were sent the FAIL, and when to send it to each of them again.
         told: BTreeMap<NodeId, Instant>,
     },
     /// The node started without data and without replicas.
@@ -71,7 +71,8 @@ struct Comparison {
 }
 
 impl SelfFail {
-    /// Whether this node serves neither clients nor replicas yet.
+    /// Returns whether this master still compares or has declared itself FAIL, and so serves neither clients nor
+    /// replicas.
     pub(crate) fn is_open(&self) -> bool {
         self.comparison().is_some()
     }
@@ -95,8 +96,8 @@ impl SelfFail {
         ]
     }
 
-    /// Without data and without replicas, nodes that have data are not replicas of this node, but may be replicas of a
-    /// former one at this address.
+    /// Restricts who may replicate from this node if it has neither data nor replicas. Nodes that have data are then
+    /// not replicas of this node, but may be replicas of a former node at this address.
     fn restrict_replicas_if_empty(&mut self, state: &ClusterState, found: ReplOffset) -> Vec<Effect> {
         if has_data(found) || replicas(state).next().is_some() {
             return Vec::new();
@@ -211,7 +212,7 @@ fn timeout(state: &ClusterState, found: ReplOffset) -> Duration {
     if has_data(found) { longest.min(TIMEOUT) } else { longest }
 }
 
-/// The replicas of this node and the replicas of its replicas. The latter replicated from a replica while it was the
+/// The replicas of this node and the replicas of those replicas. The latter replicated from a replica while it was the
 /// master and do not know yet that it no longer is.
 fn replicas(state: &ClusterState) -> impl Iterator<Item = &Node> {
     let follows_me = |node: &Node| node.master() == Some(state.id());

@@ -55,7 +55,7 @@ struct Coverage {
     deadlines: Vec<Instant>,
 }
 
-/// This node may have been replaced without noticing, and asks the other masters.
+/// The check whether this node was replaced without noticing, for which it asks the other masters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ReplacementCheck {
     /// The highest epoch known when this node began to ask.
@@ -67,7 +67,7 @@ struct ReplacementCheck {
 }
 
 impl ServiceState {
-    /// Initializes the timers at startup.
+    /// Starts the delay before this node serves, and the silence measurement of all other nodes.
     pub(crate) fn on_start(&mut self, state: &mut ClusterState) {
         let now = state.now();
         self.not_before = now + START_DELAY;
@@ -80,13 +80,13 @@ impl ServiceState {
         }
     }
 
-    /// Serves at once: a majority has just elected this node.
+    /// Serves at once, because a majority has just elected this node.
     pub(crate) fn on_elected(&mut self, now: Instant) {
         self.not_before = now;
     }
 
-    /// The process was paused: stops serving because this node may have been replaced without noticing. All nodes count
-    /// as unreachable until they are heard again, and a master asks all other voters over new links.
+    /// Stops serving because the process was paused and this node may have been replaced without noticing. All nodes
+    /// count as unreachable until a message from them arrives, and a master asks all other voters over new links.
     pub(crate) fn on_process_paused(&mut self, state: &mut ClusterState) -> Vec<Effect> {
         for node in state.nodes.values_mut() {
             node.contact.last_message = None;
@@ -131,7 +131,7 @@ impl ServiceState {
         }
     }
 
-    /// Decides whether this node serves. It does not while `is_self_failed`.
+    /// Updates whether this node serves. It never serves while `is_self_failed`.
     pub(crate) fn update(&mut self, state: &mut ClusterState, is_self_failed: bool) -> Vec<Effect> {
         let (now, majority) = (state.now(), has_majority(state));
         if is_in_minority(state) {

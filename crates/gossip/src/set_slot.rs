@@ -29,24 +29,24 @@ use crate::state::ClusterState;
 #[derive(Debug, Default)]
 pub(crate) struct SetSlotQueue(VecDeque<(SetSlotRequest, Progress)>);
 
-/// A SETSLOT request.
+/// A SETSLOT command of an operator that has not been answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SetSlotRequest {
     pub(crate) confirm: ReplicaConfirmation,
     pub(crate) slot: Slot,
     pub(crate) change: SlotChange,
-    /// Number of keys that this node has in the slot.
+    /// Number of keys that this node has in the slot, as last reported by the driver.
     pub(crate) keys_in_slot: u64,
 }
 
-/// Progress of a SETSLOT request.
+/// How far a SETSLOT request has advanced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// Not yet written to the replication stream.
+    /// The request is not yet written to the replication stream.
     New,
-    /// Written to the stream; `resent` if the slot was resent afterwards.
+    /// The request is written to the stream; `resent` if the slot was resent afterwards.
     Written { resent: bool },
-    /// The acknowledgement succeeded (`held`) or failed.
+    /// All replicas have acknowledged the request (`held`), or they failed to do so in time.
     Confirmed { held: bool, resent: bool },
 }
 
@@ -120,7 +120,7 @@ impl SetSlotQueue {
         request.keys_in_slot = keys_in_slot;
     }
 
-    /// The next request to execute. Requests are executed in stream order.
+    /// Removes and returns the next request to execute. Requests are executed in stream order.
     pub(crate) fn pop_confirmed(&mut self) -> Option<ConfirmedRequest> {
         let &(_, Progress::Confirmed { held, resent }) = self.0.front()? else { return None };
         self.0.pop_front().map(|(request, _)| ConfirmedRequest { request, held, resent })
@@ -152,8 +152,8 @@ impl SetSlotQueue {
         effects
     }
 
-    /// This node is a replica and has loaded a snapshot. Requests of its time as master are either part of the snapshot
-    /// or lost.
+    /// Refuses all requests because this node is a replica and has loaded a snapshot. Requests from its time as master
+    /// are either part of the snapshot or lost.
     pub(crate) fn refuse_all(&mut self) -> Vec<Effect> {
         let refused = |(request, _): (SetSlotRequest, Progress)| Effect::Reply {
             token: request.confirm.token,
@@ -169,7 +169,7 @@ impl SetSlotQueue {
 }
 
 impl ConfirmedRequest {
-    /// Executes the request.
+    /// Executes the request if the replicas hold it; otherwise returns the error.
     pub(crate) fn execute(&self, state: &mut ClusterState) -> (Result<(), OperatorError>, Vec<Effect>) {
         let SetSlotRequest { slot, change, keys_in_slot, .. } = &self.request;
         if !state.myself().is_master() {
@@ -188,7 +188,7 @@ impl ConfirmedRequest {
     }
 }
 
-/// The changes that put the slot into its actual state, for the replication stream.
+/// Returns the changes that put the slot into its actual state, for the replication stream.
 fn slot_state(state: &ClusterState, slot: Slot) -> Vec<Effect> {
     let name = |id: &NodeId| id.to_string();
     let owner = state.slot_owner(slot).as_ref().map(name).map(SlotChange::Node);

@@ -1,6 +1,7 @@
-//! The migrating and importing marks of slots.
+//! The marks of slots that are migrating or being imported.
 //!
-//! Migrations are between shards: if one end is replaced by its replica, the mark is redirected to the replica.
+//! Slots migrate between shards: if the node at one end is replaced by its replica, the mark is redirected to the
+//! replica.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,7 @@ impl SlotMarks {
         &self.importing
     }
 
-    /// The other ends of all migrations.
+    /// The target of each migrating slot and the source of each imported one.
     pub(crate) fn ends(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.migrating.values().chain(self.importing.values()).copied()
     }
@@ -43,12 +44,12 @@ impl SlotMarks {
         self.importing.insert(slot, from);
     }
 
-    /// Returns whether the slot was migrating.
+    /// Removes the mark of a migrating slot. Returns whether there was one.
     pub(crate) fn end_migrating(&mut self, slot: Slot) -> bool {
         self.migrating.remove(&slot).is_some()
     }
 
-    /// Returns whether the slot was being imported.
+    /// Removes the mark of an imported slot. Returns whether there was one.
     pub(crate) fn end_importing(&mut self, slot: Slot) -> bool {
         self.importing.remove(&slot).is_some()
     }
@@ -73,7 +74,7 @@ impl SlotMarks {
         self.importing.retain(|slot, _| slots.owner(*slot) != Some(me));
     }
 
-    /// Redirects migrations from or to `old`, which was replaced by `new`. Returns whether there were any.
+    /// Redirects migrations from or to `old`, which was replaced by `new`. Returns whether any mark named `old`.
     pub(crate) fn redirect(&mut self, old: NodeId, new: NodeId) -> bool {
         let ends = self.migrating.values_mut().chain(self.importing.values_mut());
         let mut found = false;

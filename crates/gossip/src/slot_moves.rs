@@ -1,9 +1,9 @@
 //! The rules of SETSLOT and of slots that move between nodes.
 //!
-//! Migrations are between shards: if one end is replaced by its replica, the mark is redirected to the replica. If a
-//! node of a third shard claims a slot that is being imported here, the slot has been moved elsewhere and the import
-//! ends. (Redis leaves the mark until the next SETSLOT. If the source becomes a replica, the importing node never finds
-//! an owner of the slot.)
+//! Slots migrate between shards: if the node at one end is replaced by its replica, the mark is redirected to the
+//! replica. If a node of a third shard claims a slot that is being imported here, the slot has been moved elsewhere and
+//! the import ends. (Redis leaves the mark until the next SETSLOT. If the source becomes a replica, the importing node
+//! never finds an owner of the slot.)
 //!
 //! An interrupted migration leaves keys in slots that other nodes own; for example, a promoted Redis replica has the
 //! imported keys but not the mark. The driver looks for such keys
@@ -17,7 +17,7 @@ use crate::effect::Effect;
 use crate::event::ClusterEvent;
 use crate::state::ClusterState;
 
-/// Checks whether SETSLOT is allowed.
+/// Checks whether SETSLOT is allowed: `slot` must have the right owner and the named node must be a known master.
 pub(crate) fn check_set_slot(
     state: &ClusterState,
     slot: Slot,
@@ -163,7 +163,8 @@ pub(crate) fn load_marks(state: &mut ClusterState, moves: &[(Slot, SlotChange)])
     effects
 }
 
-/// Handles keys in slots that this node does not own.
+/// Marks slots as importing that contain keys although another node owns them. At startup, unassigned slots are claimed
+/// instead.
 pub(crate) fn mark_slots_with_keys(state: &mut ClusterState, slots: &SlotSet, at_start: bool) -> Vec<Effect> {
     if !state.myself().is_master() {
         return Vec::new();

@@ -11,7 +11,7 @@ const NOBODY: u16 = u16::MAX;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlotTable {
-    /// The handle of each slot's owner.
+    /// The handle of the owner for each slot; [`NOBODY`] if the slot is unassigned.
     owners: Box<[u16]>,
     /// Node id per handle; `None` marks a handle that can be reused.
     ids: Vec<Option<NodeId>>,
@@ -54,7 +54,7 @@ impl SlotTable {
         self.owner(slot).filter(|_| !self.disclaimed.contains(slot))
     }
 
-    /// Records which of its slots `owner` still claims.
+    /// Records which of its slots `owner` still claims, according to the header in `claimed`.
     pub(crate) fn note_claim(&mut self, owner: NodeId, claimed: &SlotSet) {
         for slot in self.set_of(owner).iter() {
             if claimed.contains(slot) {
@@ -124,18 +124,19 @@ impl SlotTable {
             && slots.words().zip(self.disclaimed.words()).all(|(slots, disclaimed)| slots & disclaimed == 0)
     }
 
-    /// Runs for every packet from a master, so it allocates nothing and compares 64 slots at a time.
+    /// Returns whether `id` owns all `slots`. This runs for every packet from a master, so it allocates nothing and
+    /// compares 64 slots at a time.
     fn owns_all(&self, id: NodeId, slots: &SlotSet) -> bool {
         let Some(&handle) = self.handles.get(&id) else { return slots.is_empty() };
         slots.words().zip(self.owners.chunks_exact(64)).all(|(word, owners)| match word {
             0 => true,
-            // No early exit, so that the loop vectorizes.
+            // There is no early exit, so that the loop vectorizes.
             u64::MAX => owners.iter().fold(0, |differ, &owner| differ | (owner ^ handle)) == 0,
             _ => owners.iter().enumerate().all(|(bit, &owner)| word >> bit & 1 == 0 || owner == handle),
         })
     }
 
-    /// Makes `id` the owner of `slot`.
+    /// Makes `id` the owner of `slot`, whoever owned it before.
     pub(crate) fn assign(&mut self, slot: Slot, id: NodeId) {
         self.release(slot);
         let handle = self.handle(id);

@@ -19,7 +19,7 @@ use crate::slot_marks::SlotMarks;
 use crate::slots::SlotTable;
 use crate::wire::Header;
 
-/// One node's view of the cluster.
+/// One node's view of the cluster, which all parts of the machine read.
 #[derive(Debug)]
 pub struct ClusterState {
     config: ClusterConfig,
@@ -28,7 +28,7 @@ pub struct ClusterState {
     pub(crate) slots: SlotTable,
     pub(crate) marks: SlotMarks,
     current_epoch: Epoch,
-    /// Whether `cluster_state` is `ok`.
+    /// Whether this node's `cluster_state` is `ok`.
     serving: bool,
     replication: ReplicationStatus,
     now: Instant,
@@ -36,7 +36,7 @@ pub struct ClusterState {
 }
 
 impl ClusterState {
-    /// A node that has just started and does not know the time yet.
+    /// Creates the state of a node that has just started and does not know the time yet.
     pub(crate) fn new(
         config: ClusterConfig,
         me: NodeId,
@@ -100,7 +100,7 @@ impl ClusterState {
         self.current_epoch = self.current_epoch.max(epoch);
     }
 
-    /// This node's own entry.
+    /// This node's own entry in the table of nodes.
     #[must_use]
     pub fn myself(&self) -> &Node {
         self.nodes.get(&self.me).expect("a node knows itself")
@@ -110,7 +110,7 @@ impl ClusterState {
         self.nodes.get_mut(&self.me).expect("a node knows itself")
     }
 
-    /// The entry of a node that the caller knows to exist.
+    /// The entry of a node that the caller knows to exist; panics if there is none.
     pub(crate) fn known_node_mut(&mut self, id: NodeId) -> &mut Node {
         self.nodes.get_mut(&id).expect("the caller has looked it up")
     }
@@ -120,7 +120,7 @@ impl ClusterState {
         self.nodes.suspects().next().is_some()
     }
 
-    /// This node's id.
+    /// This node's id, which only RESET HARD changes.
     #[must_use]
     pub fn id(&self) -> NodeId {
         self.me
@@ -141,13 +141,13 @@ impl ClusterState {
         self.nodes.values_mut().filter(move |node| node.id != me)
     }
 
-    /// Looks up a node by id.
+    /// Looks up a node by id, including nodes in handshake.
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(&id)
     }
 
-    /// The owner of `slot` in this node's view.
+    /// The owner of `slot` in this node's view; `None` if the slot is unassigned.
     #[must_use]
     pub fn slot_owner(&self, slot: Slot) -> Option<NodeId> {
         self.slots.owner(slot)
@@ -165,7 +165,7 @@ impl ClusterState {
         self.serving
     }
 
-    /// The current configuration.
+    /// The configuration in effect.
     #[must_use]
     pub fn config(&self) -> &ClusterConfig {
         &self.config
@@ -187,7 +187,7 @@ impl ClusterState {
         self.now
     }
 
-    /// The wall-clock time.
+    /// The wall-clock time of the current step.
     pub(crate) fn wall(&self) -> Millis {
         self.wall
     }
@@ -252,7 +252,7 @@ impl ClusterState {
         Millis(self.wall.0.saturating_sub(ago))
     }
 
-    /// The plaintext and the TLS client port of a node; 0 if it does not have one.
+    /// The plaintext and the TLS client port of a node; 0 stands for a port that the node does not have.
     pub(crate) fn client_ports(&self, address: &Address) -> (u16, u16) {
         if self.config.announce.tls_cluster {
             (address.other_port, address.port)
@@ -279,7 +279,8 @@ impl ClusterState {
         if self.nodes[&id].is_master() { Ok(id) } else { Err(OperatorError::TargetNotMaster) }
     }
 
-    /// Sets the role of a node, which then belongs to the shard of its master. Returns the role before, if it differs.
+    /// Sets the role of a node, which then belongs to the shard of its master. Returns the previous role if it was a
+    /// different one.
     pub(crate) fn set_role(&mut self, id: NodeId, role: Role) -> Option<Role> {
         let shard = match role {
             Role::Replica(Some(master)) => self.node(master).map(|master| master.shard),
@@ -291,7 +292,8 @@ impl ClusterState {
         (before != role).then_some(before)
     }
 
-    /// The role in a header. An unknown master will be learned from gossip; until then the replica has no known master.
+    /// Returns the role in a header. An unknown master will be learned from gossip; until then the replica has no known
+    /// master.
     pub(crate) fn announced_role(&self, header: &Header) -> Role {
         match header.replica_of {
             None => Role::Master,
@@ -299,7 +301,7 @@ impl ClusterState {
         }
     }
 
-    /// Gives this node another id, and forgets all epochs.
+    /// Gives this node another id and forgets all epochs.
     pub(crate) fn rename_myself(&mut self, id: NodeId) {
         if let Some(mut node) = self.nodes.remove(&self.me) {
             (node.id, node.shard, node.config_epoch) = (id, id, Epoch(0));
@@ -366,8 +368,8 @@ fn indexed_state(node: &Node, me: NodeId, slots: &SlotTable, config: &ClusterCon
         is_suspected: is_member && node.is_suspected(),
         failed_voter: node.failed_since().filter(|_| owner),
         eligible_replica_of,
-        // After a start no node is suspected yet. Counting nodes that have not been heard as reachable would let a
-        // restarted master in a minority serve until the node timeout.
+        // After a start no node is suspected yet. Nodes that have not sent a message do not count as reachable;
+        // otherwise a restarted master in a minority would serve until the node timeout.
         is_reachable: owner && node.is_healthy() && node.contact.last_message.is_some(),
         confirms_serving: owner && node.contact.confirms_serving,
     }

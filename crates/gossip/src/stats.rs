@@ -2,16 +2,16 @@
 
 use crate::wire::{MessageBody, MessageKind};
 
-/// Bus traffic since the start, counted by the driver.
+/// Bus traffic since the start or the last reset, counted by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkTraffic {
-    /// Total bytes sent.
+    /// Bytes sent over all links, including closed ones.
     pub bytes_sent: u64,
-    /// Total bytes received.
+    /// Bytes received over all links, including closed ones.
     pub bytes_received: u64,
-    /// Bytes sent in PUBLISH messages.
+    /// Bytes sent in PUBLISH messages, which are part of `bytes_sent`.
     pub published_bytes_sent: u64,
-    /// Bytes received in PUBLISH messages.
+    /// Bytes received in PUBLISH messages, which are part of `bytes_received`.
     pub published_bytes_received: u64,
     /// Number of links closed because the peer did not read fast enough (`cluster-link-sendbuf-limit`).
     pub overflowed_links: u64,
@@ -41,13 +41,13 @@ impl MessageStats {
         }
     }
 
-    /// Number of messages of this type that were sent.
+    /// Number of messages of the given type that were sent since the last reset.
     #[must_use]
     pub fn sent(&self, kind: MessageKind) -> u64 {
         self.sent[kind as usize]
     }
 
-    /// Number of messages of this type that were received.
+    /// Number of messages of the given type that were received since the last reset.
     #[must_use]
     pub fn received(&self, kind: MessageKind) -> u64 {
         self.received[kind as usize]

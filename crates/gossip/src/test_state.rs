@@ -1,4 +1,4 @@
-//! A cluster state for the unit tests of the parts.
+//! A cluster state for the unit tests of the machine's parts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) fn id(index: u8) -> NodeId {
 }
 
 /// A state with any number of masters that share the slots equally, and replicas. This node is node 0. All nodes are
-/// healthy, linked and have just been heard.
+/// healthy and linked, and a message from each has just arrived.
 #[derive(Debug)]
 pub(crate) struct TestCluster {
     pub(crate) state: ClusterState,

@@ -1,4 +1,4 @@
-//! Tests of several state machines in a simulated network with a virtual clock.
+//! Tests that run several state machines in a simulated network with a virtual clock.
 
 mod commands;
 mod elections;

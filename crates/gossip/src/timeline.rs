@@ -10,7 +10,7 @@ use slot_routing::{Epoch, NodeId};
 
 use crate::event::{CannotFailoverReason, SuspicionCause, VoteDenial};
 
-/// Maximum number of records.
+/// Maximum number of records, of which the oldest is dropped.
 const MAX_REMEMBERED: usize = 100;
 /// Maximum number of suspicions or votes per record.
 const MAX_PER_RECORD: usize = 64;
@@ -24,7 +24,7 @@ pub struct FailoverTimeline {
 /// The failure and failover of one node, as this node observed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailoverRecord {
-    /// The failed node.
+    /// The node whose failure the record describes.
     pub node: NodeId,
     /// The replica for which an operator requested a failover, and when this node learned about it.
     pub requested: Option<(NodeId, Millis)>,
@@ -36,7 +36,7 @@ pub struct FailoverRecord {
     pub candidates: Vec<Candidate>,
     /// When the candidates were last ranked.
     pub ranked_at: Option<Millis>,
-    /// This node's own candidacies.
+    /// The elections that this node scheduled after the failure.
     pub ballots: Vec<Ballot>,
     /// Why this node did not start or win an election, and when.
     pub obstacles: Vec<(CannotFailoverReason, Millis)>,
@@ -48,20 +48,20 @@ pub struct FailoverRecord {
     pub replaced: Option<(NodeId, Epoch, Millis)>,
     /// When this node, as the new master, accepted its first write.
     pub first_write: Option<Millis>,
-    /// When the node answered again.
+    /// When the node answered again, which closes the record.
     pub recovered: Option<Millis>,
-    /// When the requested failover timed out.
+    /// When the failover requested by the operator timed out.
     pub request_timed_out: Option<Millis>,
 }
 
 /// A replica that could take over from a failed master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// The node id of the replica.
+    /// The replica that is ranked.
     pub node: NodeId,
-    /// Its last reported replication offset.
+    /// The replication offset that the replica last reported.
     pub offset: u64,
-    /// Number of eligible replicas that rank before it; `None` if it is not eligible.
+    /// Number of eligible replicas that rank before this one; `None` if this replica is not eligible.
     pub rank: Option<u32>,
     /// Why the replica cannot take over.
     pub ineligibility: Option<Ineligibility>,
@@ -70,9 +70,9 @@ pub struct Candidate {
 /// Why a replica cannot take over, as seen by other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ineligibility {
-    /// PFAIL or FAIL.
+    /// The replica is PFAIL or FAIL.
     Down,
-    /// Configured with `cluster-replica-no-failover`.
+    /// The replica is configured with `cluster-replica-no-failover`.
     NoFailover,
     /// The replica is empty, and the master stepped down in favour of one with data.
     Empty,
@@ -81,22 +81,22 @@ pub enum Ineligibility {
 /// A report that a node is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspicion {
-    /// The reporting node.
+    /// The node that considers the failed node down: this node or a master.
     pub by: NodeId,
     /// When this node received the report.
     pub at: Millis,
-    /// Known only for this node's own suspicions.
+    /// The rule that raised the suspicion; known only for this node's own suspicions.
     pub cause: Option<SuspicionCause>,
 }
 
-/// One attempt to be elected.
+/// One attempt of this node to be elected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ballot {
-    /// When the election was scheduled.
+    /// Wall-clock time at which the election was scheduled.
     pub scheduled: Millis,
     /// Number of replicas that had more data.
     pub rank: u32,
-    /// Replication offset of this replica.
+    /// Replication offset of this replica when it scheduled the election.
     pub offset: u64,
     /// The epoch and time of the last vote request.
     pub asked: Option<(Epoch, Millis)>,
@@ -107,31 +107,31 @@ pub struct Ballot {
 /// Something that happened in the failure or failover of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TimelineEntry {
-    /// A node suspects the node; the cause is known only for this node's own suspicion.
+    /// `by` suspects the node; the cause is known only if `by` is this node.
     Suspicion { by: NodeId, cause: Option<SuspicionCause> },
     /// A majority agrees on the failure.
     Agreement,
-    /// The node answers again.
+    /// The failed node answers again.
     Recovery,
-    /// This node ranked the replicas.
+    /// This node ranked the replicas of the failed master.
     Ranking(Vec<Candidate>),
     /// This node scheduled an election.
     Ballot { rank: u32, offset: u64 },
-    /// This node requested votes.
+    /// This node requested the votes of all masters in `epoch`.
     VotesRequested { epoch: Epoch },
-    /// A vote for this node arrived.
+    /// The vote of `voter` for this node arrived.
     VoteReceived { voter: NodeId },
-    /// This node cannot start or win an election.
+    /// This node cannot start an election or did not win it.
     Obstacle(CannotFailoverReason),
-    /// This node voted.
+    /// This node voted for another replica.
     Vote { candidate: NodeId, epoch: Epoch },
-    /// This node refused its vote.
+    /// This node refused to vote, for the given reason.
     RefusedVote { candidate: NodeId, epoch: Epoch, why: VoteDenial },
-    /// A failover was requested.
+    /// An operator requested a failover to the replica `by`.
     Request { by: NodeId },
     /// The requested failover timed out.
     RequestTimeout,
-    /// Another node took slots of the node.
+    /// `by` took slots of the node under `epoch`.
     Replacement { by: NodeId, epoch: Epoch },
 }
 
@@ -188,7 +188,7 @@ impl FailoverTimeline {
         self.records.iter()
     }
 
-    /// The open record about `node`, created if there is none.
+    /// Returns the open record about `node` and creates one if there is none.
     fn open(&mut self, node: NodeId) -> &mut FailoverRecord {
         let open = self.records.iter().rposition(|record| record.node == node && record.is_open());
         let place = open.unwrap_or_else(|| {
@@ -236,7 +236,7 @@ impl FailoverTimeline {
         }
     }
 
-    /// Records the first write after this node's last takeover.
+    /// Records when this node accepted its first write after its last takeover.
     pub(crate) fn record_first_write(&mut self, me: NodeId, at: Millis) {
         let ours = |record: &&mut FailoverRecord| record.replaced.is_some_and(|(by, ..)| by == me);
         if let Some(record) = self.records.iter_mut().rev().find(ours) {

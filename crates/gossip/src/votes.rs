@@ -28,15 +28,15 @@ use crate::wire::{Header, MessageFlags};
 /// Maximum number of remembered votes; older epochs are closed.
 const MAX_REMEMBERED: usize = 4096;
 
-/// The votes of this node.
+/// The votes that this node has given, and the rules for further ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Votes {
-    /// No vote is given in this epoch and older ones.
+    /// This node votes neither in this epoch nor in older ones.
     closed_epoch: Epoch,
     given: BTreeMap<Epoch, NodeId>,
-    /// The replica of each master that this node last voted for, and when.
+    /// For each master, the replica that this node last voted for, and when.
     replacements: BTreeMap<NodeId, (NodeId, Instant)>,
-    /// When this process started.
+    /// When this process started; votes from before the start are forgotten.
     started_at: Instant,
 }
 
@@ -60,7 +60,7 @@ impl Votes {
         self.started_at = now;
     }
 
-    /// The newest epoch with a vote.
+    /// The newest epoch in which this node voted, for `nodes.conf`.
     pub(crate) fn newest(&self) -> Epoch {
         self.given.last_key_value().map_or(self.closed_epoch, |(epoch, _)| *epoch)
     }
@@ -79,8 +79,8 @@ impl Votes {
         }
     }
 
-    /// The vote for a successor of `master` is settled: `master` is no longer a master. If the new master fails at
-    /// once, its replicas need not wait before another vote.
+    /// Forgets the vote for a successor of `master`, which is no longer a master. If the new master fails at once, its
+    /// replicas need not wait before another vote.
     pub(crate) fn on_replaced(&mut self, master: NodeId) {
         self.replacements.remove(&master);
     }
@@ -120,13 +120,13 @@ impl Votes {
             effects.push(Effect::Record { node: master, entry: TimelineEntry::Vote { candidate, epoch } });
             effects.push(Effect::log(ElectionEvent::VoteGranted { candidate, epoch }));
         }
-        // Also when repeating a vote: the first write may not be durable yet.
+        // This also applies when a vote is repeated, because the first write may not be durable yet.
         effects.push(Effect::SaveBeforeSending);
         effects.push(Effect::Vote { to: candidate, epoch });
         effects
     }
 
-    /// Checks whether the candidate may get our vote, and returns the master that it replaces.
+    /// Checks whether the candidate may get the vote of this node, and returns the master that the candidate replaces.
     fn check(
         &self,
         state: &ClusterState,
@@ -138,8 +138,8 @@ impl Votes {
         if !forgotten && !self.can_give(epoch, candidate) {
             return Err(VoteDenial::AlreadyVoted);
         }
-        // Another node, or this one, already claims slots under the epoch. Our header would then carry a claim newer
-        // than the epoch of the vote.
+        // Another node, or this one, already claims slots under the epoch. The header of this node's vote would then
+        // carry a claim newer than the epoch of the vote.
         let taken = state.nodes().any(|node| node.config_epoch == epoch);
         if forgotten || taken || epoch <= state.myself().config_epoch {
             return Err(VoteDenial::OldEpoch { current: state.current_epoch() });
@@ -174,7 +174,8 @@ impl Votes {
     }
 }
 
-/// The candidate will ask again; by then either it knows the newer owner or we do.
+/// Refuses the vote. The candidate will ask again; by then either the candidate knows the newer owner or this node
+/// does.
 fn refuse(state: &ClusterState, request: &Header, why: VoteDenial) -> Vec<Effect> {
     let (candidate, epoch) = (request.sender, request.current_epoch);
     let entry = TimelineEntry::RefusedVote { candidate, epoch, why };
@@ -189,7 +190,8 @@ fn refuse(state: &ClusterState, request: &Header, why: VoteDenial) -> Vec<Effect
     effects
 }
 
-/// A candidate is waiting: pings the voters that have not confirmed this node yet, unless their PONG is outstanding.
+/// Pings the voters that have not confirmed this node yet because a candidate waits for the vote, unless their PONG is
+/// outstanding.
 fn ping_unconfirmed_voters(state: &ClusterState) -> impl Iterator<Item = Effect> {
     let is_silent = |id: &NodeId| {
         state.node(*id).is_some_and(|node| {

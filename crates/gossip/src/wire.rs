@@ -76,28 +76,28 @@ pub(crate) mod field_offset {
 pub struct Packet {
     /// The sender's description of itself.
     pub header: Header,
-    /// The message type with its data.
+    /// The message type and its data.
     pub body: MessageBody,
 }
 
 /// The sender's state, which every message starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// Node id of the sender.
+    /// Node id of the sender, which may be unknown to the receiver.
     pub sender: NodeId,
-    /// The sender's role and health.
+    /// The sender's role, with flags such as [`NodeFlags::NO_FAILOVER`].
     pub flags: NodeFlags,
-    /// Flags of this message.
+    /// Flags that apply to this message only.
     pub message_flags: MessageFlags,
     /// Whether the cluster state is `ok` in the sender's view.
     pub serving: bool,
     /// The announced IP address; `None` means that of the socket.
     pub ip: Option<IpAddr>,
-    /// The primary client port.
+    /// The client port that the sender prefers: plaintext or, with `tls-cluster`, TLS.
     pub port: u16,
     /// The secondary client port: TLS if `port` is plaintext, and vice versa; 0 if there is none.
     pub other_port: u16,
-    /// The cluster bus port.
+    /// The port on which the sender accepts links.
     pub bus_port: u16,
     /// The highest epoch that the sender has seen.
     pub current_epoch: Epoch,
@@ -119,22 +119,22 @@ impl Header {
     }
 }
 
-/// Message types with their data.
+/// The message types, each with its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MessageBody {
-    /// Asks for a PONG.
+    /// Checks whether the receiver answers; it replies with PONG.
     Ping(GossipSection),
     /// Reply to PING and MEET, also used for announcements.
     Pong(GossipSection),
-    /// Asks an unknown node to join, and for a PONG.
+    /// Asks an unknown node to join the cluster and to reply with PONG.
     Meet(GossipSection),
-    /// A majority agrees that this node is down.
+    /// Announces that a majority of the masters agrees that this node is down.
     Fail(NodeId),
     /// A published message for the subscribers of other nodes.
     Publish(Publication),
-    /// A replica requests a vote.
+    /// A replica requests the vote of the receiver.
     AuthRequest,
-    /// A vote for the receiver.
+    /// The sender votes for the receiver.
     AuthAck,
     /// Tells the receiver about a newer claim.
     Update(ConfigUpdate),
@@ -147,7 +147,7 @@ pub enum MessageBody {
 /// The gossip section of a PING, PONG or MEET.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GossipSection {
-    /// The sender's view of some other nodes.
+    /// The sender's view of some nodes, chosen at random, and of all nodes that it suspects.
     pub entries: Vec<GossipEntry>,
     /// Extensions, if the receiver understands them.
     pub extensions: Vec<Extension>,
@@ -158,68 +158,68 @@ pub struct GossipSection {
 pub struct GossipEntry {
     /// The node that the entry describes.
     pub id: NodeId,
-    /// When the unanswered PING was sent, in seconds since the Unix epoch; 0 if there is none.
+    /// When the sender sent the PING that is still unanswered, in seconds since the Unix epoch; 0 if there is none.
     pub ping_sent: u32,
-    /// When the last PONG arrived, in seconds since the Unix epoch.
+    /// When the sender received the last PONG, in seconds since the Unix epoch.
     pub pong_received: u32,
-    /// The node's IP address, if known.
+    /// The node's IP address; `None` if the sender does not know it.
     pub ip: Option<IpAddr>,
-    /// The primary client port.
+    /// The primary client port of that node.
     pub port: u16,
-    /// The cluster bus port.
+    /// The cluster bus port of that node.
     pub bus_port: u16,
-    /// The node's role and health.
+    /// The node's role and health in the sender's view.
     pub flags: NodeFlags,
-    /// The secondary client port, or 0.
+    /// The secondary client port of that node; 0 if there is none.
     pub other_port: u16,
 }
 
-/// A published message.
+/// A message of PUBLISH or SPUBLISH, which the receiver delivers to its own clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publication {
     /// Whether this is a shard channel (SPUBLISH).
     pub sharded: bool,
-    /// The channel name.
+    /// The channel name as raw bytes.
     pub channel: Vec<u8>,
-    /// The message payload.
+    /// The payload, which the bus does not interpret.
     pub message: Vec<u8>,
 }
 
 /// A newer claim that the receiver has missed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigUpdate {
-    /// The epoch of the claim.
+    /// The epoch under which the slots are claimed.
     pub config_epoch: Epoch,
-    /// The node with the claim.
+    /// The master with the newer claim.
     pub id: NodeId,
-    /// The claimed slots.
+    /// All slots that the master claims.
     pub slots: SlotSet,
 }
 
 /// Message types without data, for counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MessageKind {
-    /// Heartbeat request.
+    /// PING, the heartbeat request.
     Ping,
-    /// Heartbeat reply.
+    /// PONG, the heartbeat reply.
     Pong,
-    /// Introduction of a node.
+    /// MEET, which introduces a node.
     Meet,
-    /// Announcement of a failed node.
+    /// FAIL, which announces a failed node.
     Fail,
-    /// PUBLISH to a cluster-wide channel.
+    /// PUBLISH, a message on a cluster-wide channel.
     Publish,
-    /// Vote request.
+    /// FAILOVER_AUTH_REQUEST, by which a replica asks for votes.
     AuthRequest,
-    /// Vote.
+    /// FAILOVER_AUTH_ACK, by which a master votes.
     AuthAck,
-    /// Announcement of a newer claim.
+    /// UPDATE, which announces a newer claim.
     Update,
-    /// Request for a manual failover.
+    /// MFSTART, the request for a manual failover.
     ManualFailoverStart,
-    /// Module message.
+    /// A message of a module; unsupported.
     Module,
-    /// PUBLISH to a shard channel.
+    /// PUBLISHSHARD, a message on a shard channel.
     PublishShard,
 }
 
@@ -259,7 +259,7 @@ impl MessageKind {
 }
 
 impl MessageBody {
-    /// The type number on the wire.
+    /// The type number on the wire, which is also valid for unsupported types.
     #[must_use]
     pub fn number(&self) -> u16 {
         match self {

@@ -202,7 +202,7 @@ impl Fuzz {
         wire::GossipSection { entries, extensions }
     }
 
-    /// Usually the id of a known node.
+    /// Returns the id of a known node in most cases.
     fn random_id(&mut self) -> NodeId {
         NodeId::from_random([self.rng.random_range(1..KNOWN + 3); 20])
     }
@@ -221,8 +221,8 @@ impl Fuzz {
     }
 }
 
-/// This is node 1. Odd nodes are masters and each even node replicates its predecessor. With `replica`, node 1
-/// replicates node 3 instead.
+/// Returns a `nodes.conf` of node 1. Odd nodes are masters and each even node replicates its predecessor. With
+/// `replica`, node 1 replicates node 3 instead.
 fn nodes_conf(replica: bool) -> String {
     let id = |number: u8| NodeId::from_random([number; 20]);
     let mut text = String::new();

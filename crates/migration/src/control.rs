@@ -6,7 +6,7 @@ use slot_routing::{NodeId, Slot, SlotChange};
 
 use crate::message::SyncSlots;
 
-/// A command for the node.
+/// A command that the node carries out itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlCommand {
     /// REPLCONF GETACK: the master requests an acknowledgement.
@@ -15,20 +15,20 @@ pub enum ControlCommand {
     SetSlot(Slot, SlotChange),
     /// CLUSTER FAILOVER with REPLICAID, as in Valkey 9: this replica takes over from a master that shuts down.
     TakeOver(NodeId),
-    /// CLUSTER SYNCSLOTS: a slot migration.
+    /// CLUSTER SYNCSLOTS: a message of a slot migration.
     SyncSlots(SyncSlots),
 }
 
-/// The arguments of a command for the node are invalid.
+/// The arguments of a command that is for the node are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed CLUSTER {0}")]
 pub struct MalformedControlCommand(&'static str);
 
 impl ControlCommand {
-    /// Decodes a command; `None` if it is for the engine, or of no concern to a stream.
+    /// Decodes a command; `None` if the engine must execute it, or if it has no meaning in a stream.
     ///
     /// # Errors
-    /// It is a command for the node with invalid arguments.
+    /// The command is for the node and its arguments are invalid.
     pub fn decode(args: Args<'_>) -> Result<Option<Self>, MalformedControlCommand> {
         let is = |index: usize, word: &str| {
             args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
@@ -55,7 +55,7 @@ impl ControlCommand {
         Ok(None)
     }
 
-    /// Returns the command in RESP.
+    /// Returns the command as a RESP array.
     #[must_use]
     pub fn encoded(&self) -> Vec<u8> {
         let mut wire = Vec::new();
@@ -76,7 +76,7 @@ impl ControlCommand {
     }
 }
 
-/// The words from the third one on.
+/// Returns the arguments from the third one on as text.
 fn words(args: Args<'_>) -> Vec<String> {
     args.iter().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }

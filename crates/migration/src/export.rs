@@ -19,61 +19,61 @@ const SNAPSHOT_RETRY_DELAY: Duration = Duration::from_millis(20);
 /// has claimed the slots.
 const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 
-/// Parameters of a migration.
+/// Limits and options of a migration at the source.
 #[derive(Debug, Clone, Copy)]
 pub struct ExportConfig {
     /// How long the first connection may take.
     pub connect_timeout: Duration,
     /// The migration fails if the target is silent for this long.
     pub timeout: Duration,
-    /// Whether to authenticate to the target first.
+    /// Whether to authenticate to the target before the first message.
     pub authenticate: bool,
-    /// Writes are held only once at most this many bytes remain to be sent.
+    /// Writes are held only once at most this many bytes of the log remain to be sent.
     pub max_remaining: u64,
 }
 
 /// An event for the source's state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ExportEvent {
-    /// Connected to the target.
+    /// The connection to the target is established.
     Connected,
     /// The connection to the target failed.
     NotConnected(String),
-    /// The target replied `+OK`.
+    /// The target replied `+OK` to the announcement.
     Accepted,
     /// The target replied with an error.
     Refused(String),
-    /// The target sent this message.
+    /// The target sent a message of a running migration.
     Received(Message),
-    /// The link is closed.
+    /// The link to the target is closed.
     Closed,
-    /// The migration continues on a new link, and unacknowledged bytes were sent retry_at.
+    /// The migration continues on a new link, over which all unacknowledged bytes were sent again.
     Resumed,
-    /// Reconnecting failed for now.
+    /// The attempt to reconnect failed; another one may follow.
     NotResumed,
     /// The target has forgotten the migration, or reported its end.
     EndedByPeer,
-    /// The snapshot has been taken.
+    /// The snapshot has been taken, and its content can be sent.
     SnapshotTaken,
     /// The snapshot cannot be taken at the moment.
     SnapshotFailed,
-    /// The whole snapshot has been sent.
+    /// The whole snapshot has been sent, and the log follows.
     SnapshotSent,
-    /// Number of log bytes that remain to be sent.
+    /// The number of log bytes that remain to be sent has changed to this value.
     Behind(u64),
     /// Writes are held, and all earlier changes have been sent.
     Drained,
     /// The topology shows the target's shard as owner of the slots.
     TakenByTarget,
-    /// The topology shows another owner of the slots.
+    /// The topology shows that this node no longer owns all of the slots, and not because the target has claimed them.
     TakenByOther,
     /// All keys were deleted here (FLUSHALL or FLUSHDB).
     Flushed,
-    /// This node is no longer a master.
+    /// This node became a replica.
     Demoted,
     /// The migration cannot continue, for this reason.
     Failed(String),
-    /// An operator cancels the migration.
+    /// An operator wants to cancel the migration.
     Cancel,
     /// The time of [`Export::next_deadline`] has come.
     Deadline,
@@ -82,28 +82,27 @@ pub(crate) enum ExportEvent {
 /// An action for the source's driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ExportAction {
-    /// Authenticate to the target.
+    /// Authenticate to the target before any other command.
     LogIn,
     /// Ask the target whether it supports resumable migrations.
     AskResumable,
     /// Announce the migration to the target.
     Establish {
-        /// Whether it can be resumed on another link.
+        /// Whether the migration can be resumed on another link.
         resumable: bool,
     },
-    /// Reconnect and resume the migration.
+    /// Open a new link and resume the migration over it.
     Reconnect,
-    /// Send this message to the target.
     Send(Message),
     /// Take a snapshot, note the log offset, then send the slots' contents and all later changes.
     TakeSnapshot,
     /// Hold writes to the slots, send the rest of the log, then report [`ExportEvent::Drained`].
     HoldWrites,
-    /// The migration has ended: release held writes and close the link.
+    /// The migration has ended. The driver releases held writes and closes the link.
     End(ExportOutcome),
 }
 
-/// The result of a migration.
+/// How a migration has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExportOutcome {
     /// The target now owns the slots.
@@ -140,21 +139,21 @@ pub(crate) struct Export {
     resumable: bool,
     /// Whether the migration has used an earlier link.
     is_resumed: bool,
-    /// Set while there is no link.
+    /// The state while there is no link; `None` while a link exists.
     disconnected: Option<Disconnected>,
 }
 
-/// The state of a migration without a link.
+/// The state of a migration whose link broke.
 #[derive(Debug, Clone, Copy)]
 struct Disconnected {
-    /// The migration fails at this time.
+    /// The migration fails if there is no new link at this time.
     until: Instant,
-    /// Time of the next attempt to reconnect; `None` during an attempt.
+    /// When to try to reconnect; `None` during an attempt.
     retry_at: Option<Instant>,
 }
 
 impl Export {
-    /// Starts a migration. The driver must connect to the target.
+    /// Starts a migration; the driver must connect to the target next.
     #[must_use]
     pub(crate) fn new(now: Instant, config: ExportConfig) -> Self {
         Self {
@@ -168,7 +167,7 @@ impl Export {
         }
     }
 
-    /// The name that Valkey has for this state.
+    /// Returns the name that Valkey has for this state.
     #[must_use]
     pub(crate) fn state_name(&self) -> &'static str {
         match self.state {
@@ -214,7 +213,7 @@ impl Export {
         self.transition(ExportState::Establishing, ExportAction::Establish { resumable }, out);
     }
 
-    /// The link of a resumable migration broke.
+    /// Handles the break of a resumable migration's link: schedules a reconnect.
     fn on_disconnect(&mut self, now: Instant, out: &mut Vec<ExportAction>) {
         let at_once = !matches!(self.state, ExportState::Granted { .. });
         let retry_at = (!at_once).then(|| now + RECONNECT_DELAY);
@@ -247,12 +246,12 @@ impl Export {
                 let granted = ExportState::Granted { until: now + MAX_HOLD_TIME };
                 self.transition(granted, ExportAction::Send(Message::FailoverGranted), out);
             }
-            // After reconnecting the target repeats its last request.
+            // After a reconnect the target repeats its last request.
             (
                 Message::RequestPause,
                 ExportState::AwaitingPause | ExportState::Holding { .. } | ExportState::Paused { .. },
             ) if self.is_resumed => {}
-            // Once granted, the slots may be claimed, whatever else the target sends.
+            // Once the slots are granted, the target may claim them, whatever else it sends.
             (_, ExportState::Granted { .. }) => {}
             (message, _) => {
                 self.fail(format!("Target node sent {} out of order", message.word()), out);
@@ -386,15 +385,15 @@ impl Driver for Export {
             ExportEvent::Flushed => self.fail("Data was flushed", out),
             ExportEvent::Demoted => self.fail("A failover occurred during slot export", out),
             ExportEvent::Failed(why) => self.fail(why, out),
-            // The target may have claimed the slots already. The cluster bus will show it before the deadline, or not
-            // at all.
+            // The target may have claimed the slots already. The cluster bus will show the claim before the deadline,
+            // or not at all.
             ExportEvent::Cancel if matches!(self.state, ExportState::Granted { .. }) => {}
             ExportEvent::Cancel => self.end(ExportOutcome::Cancelled, out),
             ExportEvent::Deadline => self.on_deadline(now, out),
         }
     }
 
-    /// When to send [`ExportEvent::Deadline`] if no event occurs before.
+    /// When to send [`ExportEvent::Deadline`] if no other event comes first.
     fn next_deadline(&self) -> Option<Instant> {
         let own = match self.state {
             ExportState::AwaitingSnapshot { retry_at } => retry_at,

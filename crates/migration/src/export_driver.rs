@@ -37,9 +37,9 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A migration of slots away from this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportJob {
-    /// The announcement, with this node as the source.
+    /// The message that announces the migration, with this node as the source.
     pub establish: Establish,
-    /// The node that gets the slots.
+    /// The id of the node that gets the slots.
     pub target: NodeId,
 }
 
@@ -48,24 +48,24 @@ pub struct ExportJob {
 pub enum ExportDriverEvent {
     /// The topology at the start and after every change.
     Topology {
-        /// The published topology.
+        /// The topology that this node routes by.
         topology: Arc<Topology>,
-        /// Whether this node is a replica now.
+        /// Whether this node is a replica now, which ends the migration.
         is_replica: bool,
     },
-    /// Connected to the target.
+    /// The connection requested with [`ExportDriverAction::Connect`] is established.
     Connected,
-    /// The connection to the target failed.
+    /// The connection to the target failed, for this reason.
     NotConnected(String),
-    /// Bytes of the target.
+    /// The target sent these bytes.
     Received(Vec<u8>),
-    /// The connection closed, or accepts no more bytes.
+    /// The connection closed, or no more bytes can be sent over it.
     Closed,
-    /// The snapshot has been taken.
+    /// The snapshot has been taken, and its position in the log is noted.
     SnapshotTaken,
-    /// The snapshot cannot be taken at the moment.
+    /// The snapshot cannot be taken at the moment, because others are running; the driver asks again.
     SnapshotBusy,
-    /// The next part of the snapshot.
+    /// The next part of the snapshot, as commands in wire form.
     SnapshotPart(Vec<u8>),
     /// The snapshot is complete; the log follows.
     SnapshotEnd,
@@ -73,41 +73,41 @@ pub enum ExportDriverEvent {
     LogRead(Vec<u8>),
     /// The number of log bytes that have not been read. Reported when nothing else is pending.
     Remaining(u64),
-    /// Writes are held.
+    /// Clients' writes to the slots are held.
     WritesHeld {
         /// The number of log bytes that have not been read. The log no longer grows for these slots.
         unread: u64,
     },
     /// The migration cannot continue, for this reason.
     Failed(String),
-    /// An operator cancels the migration.
+    /// An operator wants to cancel the migration.
     Cancel,
     /// The time of [`Driver::next_deadline`] has come.
     Deadline,
 }
 
-/// An action for the process.
+/// An action that the process must perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExportDriverAction {
-    /// Connect to the target within this time.
+    /// Connect to the target; the attempt fails after this time.
     Connect(Duration),
-    /// Send the credentials for other nodes.
+    /// Send the credentials with which nodes authenticate to each other.
     SendCredentials,
-    /// Send these bytes.
+    /// Send these bytes to the target.
     Send(Vec<u8>),
-    /// Log that the migration continues on a new link.
+    /// Write to the log that the migration continues on a new link.
     LogResumed,
-    /// Close the connection, or stop connecting. No event is expected.
+    /// Close the connection, or stop connecting. The driver expects no event for it.
     Close,
-    /// Take a snapshot of the slots.
+    /// Take a snapshot of the slots and note the position of the log.
     TakeSnapshot,
-    /// Hold writes to the slots.
+    /// Hold clients' writes to the slots until the migration ends.
     HoldWrites,
     /// The migration has ended: close the connection, release held writes, and drop the cursor in the log.
     End(ExportOutcome),
 }
 
-/// The link to the target.
+/// The link to the target and whether it can carry data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TargetLink {
     Connecting,
@@ -119,13 +119,13 @@ enum TargetLink {
     Down,
 }
 
-/// What is being sent.
+/// Which data is being sent to the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Transfer {
     Nothing,
     Snapshot,
     Log,
-    /// The last part of the log: so many bytes are still to be read.
+    /// The last part of the log is being sent; this many bytes are still to be read.
     LastLog {
         unread: u64,
     },
@@ -141,7 +141,7 @@ pub struct ExportDriver {
     machine: Export,
     link: TargetLink,
     replies: TargetReplies,
-    /// Sent bytes that a new link repeats, if the migration can be resumed.
+    /// Sent bytes that a new link repeats; `None` if the migration cannot be resumed.
     window: Option<ResendWindow>,
     transfer: Transfer,
     filter: LogFilter,
@@ -151,7 +151,7 @@ pub struct ExportDriver {
 type Actions = Vec<ExportDriverAction>;
 
 impl ExportDriver {
-    /// Starts a migration.
+    /// Starts a migration; the first action connects to the target.
     #[must_use]
     pub fn new(
         now: Instant,
@@ -181,7 +181,7 @@ impl ExportDriver {
         (self.transfer != Transfer::Over).then(|| self.machine.state_name())
     }
 
-    /// The number of bytes sent, without repetitions.
+    /// The number of bytes sent since the start of the migration, without repetitions.
     #[must_use]
     pub fn sent_bytes(&self) -> u64 {
         self.sent
@@ -194,13 +194,13 @@ impl ExportDriver {
         self.link == TargetLink::Up && self.window.as_ref().is_none_or(ResendWindow::is_open)
     }
 
-    /// Whether the log is being sent.
+    /// Whether the snapshot has been sent and the log is being sent.
     #[must_use]
     pub fn reads_log(&self) -> bool {
         matches!(self.transfer, Transfer::Log | Transfer::LastLog { .. })
     }
 
-    /// The slots that move.
+    /// The slots that move to the target.
     #[must_use]
     pub fn slots(&self) -> &SlotSet {
         &self.slots
@@ -217,7 +217,7 @@ impl ExportDriver {
                 ExportAction::Establish { resumable } => {
                     let establish = Establish { resumable, ..self.job.establish.clone() };
                     self.send(&SyncSlots::Establish(establish).encoded(), out);
-                    // Everything sent from here on can be repeated.
+                    // All bytes sent after this point can be repeated.
                     self.window = resumable.then(ResendWindow::default);
                 }
                 ExportAction::Reconnect => {
@@ -234,7 +234,7 @@ impl ExportDriver {
 
     fn end(&mut self, outcome: ExportOutcome, out: &mut Actions) {
         self.transfer = Transfer::Over;
-        // A target that waits for a new link learns that there will be none.
+        // A target that waits for a new link learns that none will follow.
         if outcome != ExportOutcome::Success && self.window.is_some() && self.link == TargetLink::Up {
             let finish = Finish::failed(self.job.establish.name);
             out.push(ExportDriverAction::Send(SyncSlots::Finish(finish).encoded()));
@@ -297,13 +297,13 @@ impl ExportDriver {
             TargetReply::Command(SyncSlots::Finish(_)) => ExportEvent::EndedByPeer,
             TargetReply::Command(SyncSlots::Message(message)) => ExportEvent::Received(message),
             TargetReply::Command(SyncSlots::Applied(count)) => self.acknowledge(count, Message::Ack),
-            // A late reply to RESUME, or a command of a source.
+            // The reply to RESUME came late, or the target sent a command that only a source may send.
             TargetReply::Applied(_) | TargetReply::Command(_) => return,
         };
         self.feed(now, event, out);
     }
 
-    /// Drops what the target has applied.
+    /// Drops the sent bytes that the target has applied. Returns the event for its message.
     fn acknowledge(&mut self, count: u64, message: Message) -> ExportEvent {
         if self.window.as_mut().is_none_or(|window| window.acknowledge(count)) {
             ExportEvent::Received(message)
@@ -312,7 +312,7 @@ impl ExportDriver {
         }
     }
 
-    /// Repeats what the target has not applied. The reply to AUTH may come first.
+    /// Repeats the bytes that the target has not applied. The reply to AUTH may come first.
     fn on_reply_to_resume(&mut self, now: Instant, reply: &TargetReply, out: &mut Actions) {
         match reply {
             TargetReply::Applied(count) => match self.acknowledge(*count, Message::Ack) {
@@ -335,7 +335,7 @@ impl ExportDriver {
     }
 
     fn on_topology(&mut self, now: Instant, topology: &Topology, is_replica: bool, out: &mut Actions) {
-        // Checked first, since a node that lost its last slot becomes a replica of the node that took it.
+        // The claim is checked first, since a node that lost its last slot becomes a replica of the node that took it.
         let event = if serves(topology, self.job.target, &self.slots) {
             ExportEvent::TakenByTarget
         } else if is_replica {

@@ -14,13 +14,13 @@ pub(crate) struct LogFilter {
     slots: SlotSet,
     commands: SlotsOfCommand,
     parser: Parser,
-    /// An incomplete command.
+    /// The bytes of an incomplete command.
     input: Vec<u8>,
     batch: Batch,
     /// The database selected in the log, and the one selected at the receiver.
     db: Vec<u8>,
     sent_db: Option<Vec<u8>>,
-    /// The part of a transaction to pass on at its end.
+    /// The part of a transaction to pass on at EXEC; `None` outside of a transaction.
     transaction: Option<Vec<u8>>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct LogFilter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogContent {
     Changes,
-    /// All keys of a database were deleted.
+    /// The part contains a FLUSHALL or FLUSHDB.
     Flush,
 }
 
@@ -47,7 +47,7 @@ impl LogFilter {
         }
     }
 
-    /// Handles a part of the log and appends what must be passed on to `out`.
+    /// Handles a part of the log and appends the commands that must be passed on to `out`.
     pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<LogContent, ProtocolError> {
         let (mut input, mut batch) = (std::mem::take(&mut self.input), std::mem::take(&mut self.batch));
         input.extend_from_slice(bytes);

@@ -27,27 +27,27 @@ pub(crate) const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// An event for the target's state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ImportEvent {
-    /// The source sent this message. Everything it sent before has been applied.
+    /// The source sent this message, and everything that it sent before has been applied.
     Received(Message),
-    /// Other data arrived and was applied.
+    /// Data other than a message arrived and was applied, which shows that the source is alive.
     DataApplied,
     /// Everything received so far has been applied.
     CaughtUp,
-    /// The link is closed.
+    /// The link to the source is closed.
     Closed,
     /// The source has resumed the migration on a new link.
     Resumed,
     /// The source reported the end of the migration.
     EndedByPeer,
-    /// An operator cancels the migration.
+    /// An operator wants to cancel the migration.
     Cancel,
     /// This node now owns the slots.
     Claimed,
     /// The slots cannot be claimed, for this reason.
     NotClaimed(String),
-    /// Current conditions for the migration.
+    /// The conditions that the migration depends on may have changed.
     Conditions(ImportConditions),
-    /// The replicas have received everything, or cannot be reached in time.
+    /// The replicas have received everything, or did not in time. The conditions are checked again.
     ReplicasCaughtUp(ImportConditions),
     /// The migration cannot continue, for this reason.
     Failed(String),
@@ -60,21 +60,22 @@ pub(crate) enum ImportEvent {
 pub struct ImportConditions {
     /// Whether this node is a master.
     pub is_master: bool,
-    /// Whether the source owns all of the slots.
+    /// Whether the source, or another node of its shard, owns all of the slots; false on a replica.
     pub source_serves: bool,
     /// Whether a FLUSHALL or FLUSHDB ran here since the migration began.
     pub flushed: bool,
 }
 
 impl ImportConditions {
-    /// Reads the conditions from a topology. `flushed`: a FLUSHALL or FLUSHDB ran here since the migration began.
+    /// Reads the conditions from a topology. `flushed` says that a FLUSHALL or FLUSHDB ran here since the migration
+    /// began.
     #[must_use]
     pub fn new(topology: &Topology, is_replica: bool, job: &Establish, flushed: bool) -> Self {
         let source_serves = !is_replica && serves(topology, job.source, &job.slots());
         Self { is_master: !is_replica, source_serves, flushed }
     }
 
-    /// Why the migration cannot continue, if so.
+    /// Returns why the migration cannot continue, or `None` if it can.
     #[must_use]
     pub fn failure_reason(self) -> Option<&'static str> {
         match self {
@@ -89,7 +90,6 @@ impl ImportConditions {
 /// An action for the target's driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ImportAction {
-    /// Send this message to the source.
     Send(Message),
     /// Wait until the replicas have received everything, because the source deletes its data once the slots are
     /// claimed.
@@ -127,7 +127,7 @@ pub(crate) struct Import {
     last_received: Instant,
     next_ack: Instant,
     resumable: bool,
-    /// Set while there is no link: the time at which the migration fails.
+    /// When the migration fails unless a new link replaces the broken one; `None` while there is a link.
     disconnected: Option<Instant>,
 }
 
@@ -140,7 +140,7 @@ impl Import {
         Self { timeout, state, last_received: now, next_ack, resumable, disconnected: None }
     }
 
-    /// The name that Valkey has for this state.
+    /// Returns the name that Valkey has for this state.
     #[must_use]
     pub(crate) fn state_name(&self) -> &'static str {
         match self.state {
@@ -153,7 +153,7 @@ impl Import {
         }
     }
 
-    /// Repeats the last request, which may have been lost.
+    /// Repeats the last request, because the source may not have received it.
     fn on_resumed(&mut self, now: Instant, out: &mut Vec<ImportAction>) {
         (self.disconnected, self.last_received, self.next_ack) = (None, now, now + ACK_PERIOD);
         match self.state {
@@ -266,7 +266,7 @@ impl Driver for Import {
             ImportEvent::Claimed => self.end(Ok(()), out),
             ImportEvent::NotClaimed(why) => self.fail(why, out),
             ImportEvent::ReplicasCaughtUp(around) => self.on_replicas_caught_up(now, around, out),
-            // During a claim only its result matters.
+            // During a claim, only the result of the claim matters.
             _ if matches!(self.state, ImportState::Granted { .. } | ImportState::Claiming) => {}
             ImportEvent::Conditions(around) => {
                 if let Some(why) = around.failure_reason() {
@@ -284,11 +284,11 @@ impl Driver for Import {
         }
     }
 
-    /// When to send [`ImportEvent::Deadline`] if no event occurs before.
+    /// When to send [`ImportEvent::Deadline`] if no other event comes first.
     fn next_deadline(&self) -> Option<Instant> {
         let link = (self.last_received + self.timeout).min(self.disconnected.unwrap_or(self.next_ack));
         match self.state {
-            // The driver reports the result.
+            // In these states the driver reports the result of the claim, so there is no deadline.
             ImportState::Granted { .. } | ImportState::Claiming | ImportState::Over => None,
             ImportState::Requested { at } => Some(link.min(at + GRANT_TIMEOUT)),
             ImportState::CatchingUp { until } => Some(link.min(until)),

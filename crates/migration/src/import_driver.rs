@@ -31,13 +31,14 @@ use crate::{ControlCommand, Establish, Finish, Message, SlotsOfCommand, SyncSlot
 const MAX_COMMANDS: usize = 1024;
 /// Commands that the source may send although they have no keys.
 const JOB_COMMANDS: [&str; 5] = ["cluster", "select", "multi", "exec", "ping"];
-/// The source is told the applied offset after this many bytes, so that it can discard them.
+/// After this many applied bytes, the target tells the source how much it has applied, so that the source can discard
+/// these bytes.
 const ACK_BYTES: u64 = 256 * 1024;
 
 /// Commands to execute, in the order of the link.
 #[derive(Debug)]
 pub struct SourceCommands {
-    /// The commands in wire form.
+    /// The commands in wire form, one after another.
     pub bytes: Vec<u8>,
     /// The position of each command within `bytes`. The engine passes the messages among them to the process, which
     /// skips them: the driver has decoded them.
@@ -47,47 +48,47 @@ pub struct SourceCommands {
 /// An event that the process reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImportDriverEvent {
-    /// Bytes of the source.
+    /// The source sent these bytes.
     Received {
-        /// The bytes.
+        /// The received bytes, which may end within a command.
         bytes: Vec<u8>,
-        /// Whether the connection may have more.
+        /// Whether the connection may have more bytes that can be read at once.
         more: bool,
     },
-    /// The commands were executed, or the first error among them.
+    /// The commands of [`ImportDriverAction::Apply`] were executed; the error is the first one among them.
     Applied(Result<(), String>),
     /// The source resumes the migration on a new link, which replaces the old one. These bytes followed RESUME.
     Resumed(Vec<u8>),
-    /// The link closed, or accepts no more bytes.
+    /// The link closed, or no more bytes can be sent over it.
     Closed,
-    /// The conditions at the start and after every change.
+    /// The conditions at the start and after every change of the topology.
     Conditions(ImportConditions),
-    /// The replicas have received everything, or cannot be reached in time.
+    /// The replicas have received everything, or did not in time.
     ReplicasCaughtUp(ImportConditions),
-    /// This node owns the slots, or why it cannot claim them.
+    /// This node owns the slots now; the error says why it cannot claim them.
     Claimed(Result<(), String>),
-    /// An operator cancels the migration.
+    /// An operator wants to cancel the migration.
     Cancel,
     /// The time of [`Driver::next_deadline`] has come.
     Deadline,
 }
 
-/// An action for the process.
+/// An action that the process must perform.
 #[derive(Debug)]
 pub enum ImportDriverAction {
-    /// Send these bytes.
+    /// Send these bytes to the source.
     Send(Vec<u8>),
-    /// Execute these commands as the source's.
+    /// Execute these commands with the rights of the source, then report [`ImportDriverEvent::Applied`].
     Apply(SourceCommands),
-    /// Wait until the replicas have received everything.
+    /// Wait until the replicas have received everything, then report the conditions.
     AwaitReplicas,
-    /// Claim the slots under a new epoch.
+    /// Claim the slots under a new epoch, then report the result.
     Claim,
-    /// The migration has ended: close the link. After a failure, delete the imported keys; then show the slots.
+    /// The migration has ended: close the link. After a failure, delete the imported keys. Then make the slots visible.
     End(Result<(), String>),
 }
 
-/// The link to the source.
+/// The link to the source and whether it is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SourceLink {
     Up,
@@ -95,14 +96,14 @@ enum SourceLink {
     Over,
 }
 
-/// Commands that are being executed.
+/// The commands that the process is executing.
 #[derive(Debug)]
 struct PendingCommands {
-    /// Their length on the link.
+    /// The length of the commands on the link, in bytes.
     len: u64,
-    /// The messages among them.
+    /// The events for messages among the commands.
     messages: Vec<ImportEvent>,
-    /// Why the bytes behind them are no commands.
+    /// Why the bytes behind these commands are not commands.
     error: Option<String>,
 }
 
@@ -115,11 +116,11 @@ pub struct ImportDriver {
     machine: Import,
     link: SourceLink,
     parser: Parser,
-    /// Bytes that are not executed yet.
+    /// Received bytes that are not executed yet.
     received: Vec<u8>,
     more: bool,
     pending: Option<PendingCommands>,
-    /// The number of applied bytes, and the number that the source knows of.
+    /// The number of bytes applied since the start of the migration, and the number that the source was told.
     applied: u64,
     acknowledged: u64,
 }
@@ -127,8 +128,8 @@ pub struct ImportDriver {
 type Actions = Vec<ImportDriverAction>;
 
 impl ImportDriver {
-    /// Starts a migration announced by a source. It fails after `timeout` without input. `received` followed ESTABLISH
-    /// on the link.
+    /// Starts a migration announced by a source. The migration fails after `timeout` without input. `received` contains
+    /// the bytes that followed ESTABLISH on the link.
     #[must_use]
     pub fn new(
         now: Instant,
@@ -161,13 +162,13 @@ impl ImportDriver {
         (self.link != SourceLink::Over).then(|| self.machine.state_name())
     }
 
-    /// Whether the process may read the link, or replace it: everything received before has been executed.
+    /// Whether everything received has been executed, so that the process may read the link or replace it.
     #[must_use]
     pub fn reads(&self) -> bool {
         self.pending.is_none()
     }
 
-    /// The migration.
+    /// The announcement of the migration, with its name and slots.
     #[must_use]
     pub fn job(&self) -> &Establish {
         &self.job
@@ -184,7 +185,7 @@ impl ImportDriver {
                 ImportAction::AwaitReplicas => out.push(ImportDriverAction::AwaitReplicas),
                 ImportAction::Claim => out.push(ImportDriverAction::Claim),
                 ImportAction::End(outcome) => {
-                    // A source that would reconnect learns that it need not.
+                    // A source that would reconnect learns that this is not needed.
                     if outcome.is_err() && self.job.resumable {
                         self.send(&SyncSlots::Finish(Finish::failed(self.job.name)), out);
                     }
@@ -248,7 +249,7 @@ impl ImportDriver {
         out.push(ImportDriverAction::Apply(SourceCommands { bytes, batch }));
     }
 
-    /// Returns what a command tells the state machine, if the source may send it.
+    /// Returns the event that a command stands for, if any. The error says that the source may not send the command.
     fn check(&self, args: Args<'_>) -> Result<Option<ImportEvent>, String> {
         let name = args.get(0).unwrap_or_default();
         match ControlCommand::decode(args) {

@@ -14,43 +14,43 @@ pub type JobName = RedisId;
 /// Direction of a migration, as seen by this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobDirection {
-    /// Slots move away.
+    /// The slots move away from this node.
     Export,
-    /// Slots move here.
+    /// The slots move to this node.
     Import,
 }
 
 /// A slot migration as shown to operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// The migration's name.
+    /// The name by which both nodes and the operator refer to the migration.
     pub name: JobName,
-    /// The direction.
+    /// Whether the slots move away from this node or to it.
     pub direction: JobDirection,
-    /// The migrating slots.
+    /// The migrating slots as ranges; both ends are inclusive.
     pub ranges: Vec<(Slot, Slot)>,
-    /// The source and the target. Replicas do not know them.
+    /// The ids of the source and the target; `None` on a replica, which does not know them.
     pub endpoints: Option<(NodeId, NodeId)>,
-    /// Creation time.
+    /// Wall-clock time at which this node created the entry.
     pub created: Millis,
-    /// Time of the last change of state.
+    /// Wall-clock time of the last change of `state`.
     pub updated: Millis,
-    /// Time of the last input from the other side.
+    /// Wall-clock time of the last input from the other side.
     pub heard: Millis,
-    /// Valkey's name for the current state.
+    /// The name that Valkey has for the current state.
     pub state: &'static str,
-    /// Why the migration failed.
+    /// Why the migration failed; empty otherwise.
     pub message: String,
-    /// Transfer progress.
+    /// How much data has been transferred.
     pub progress: Progress,
-    /// When the source began to hold writes.
+    /// When the source began to hold writes; `None` before that.
     pub paused: Option<Millis>,
     /// Whether the migration is still running.
     pub is_active: bool,
 }
 
 impl Job {
-    /// A migration that starts at `now`.
+    /// Creates the entry of a migration that starts at `now`.
     #[must_use]
     pub fn new(
         (name, direction): (JobName, JobDirection),
@@ -109,33 +109,33 @@ impl Jobs {
         });
     }
 
-    /// All migrations, the newest first.
+    /// All migrations that are still listed, the newest first.
     pub fn iter(&self) -> impl Iterator<Item = &Job> {
         self.0.iter()
     }
 
-    /// The running migrations.
+    /// The migrations that have not ended.
     pub fn active(&self) -> impl Iterator<Item = &Job> {
         self.0.iter().filter(|job| job.is_active)
     }
 
-    /// Finds a running migration by name.
+    /// Finds the running migration with this name.
     pub fn active_mut(&mut self, name: &JobName) -> Option<&mut Job> {
         self.0.iter_mut().find(|job| job.is_active && job.name == *name)
     }
 
-    /// Finds the newest migration of this name.
+    /// Finds the newest migration with this name, running or ended.
     #[must_use]
     pub fn get(&self, name: &JobName) -> Option<&Job> {
         self.0.iter().find(|job| job.name == *name)
     }
 
-    /// Drops the running migrations, which another node continues.
+    /// Drops the running migrations, because another node continues them.
     pub fn drop_active(&mut self) {
         self.0.retain(|job| !job.is_active);
     }
 
-    /// Finds a slot of these that is being migrated, and the direction.
+    /// Finds the first of these slots that is being migrated, with the direction of its migration.
     #[must_use]
     pub fn busy_slot(&self, slots: &SlotSet) -> Option<(Slot, JobDirection)> {
         self.active().find_map(|job| {

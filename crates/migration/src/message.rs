@@ -5,14 +5,14 @@ use slot_routing::{NodeId, Slot, SlotSet};
 use crate::job::JobName;
 use crate::slot_move::{SlotMove, parse_ranges, parse_slot_moves, slots_of};
 
-/// A CLUSTER SYNCSLOTS command.
+/// The arguments of a CLUSTER SYNCSLOTS command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SyncSlots {
     /// Asks whether the target supports resumable migrations.
     AskResumable,
-    /// Announces a migration.
+    /// Announces a migration, as the first message of its first link.
     Establish(Establish),
-    /// The first command on a new link. The reply is the number of applied bytes.
+    /// Resumes a migration on a new link. The reply is the number of applied bytes.
     Resume(JobName),
     /// A target requests slots under a migration name of its own. The reply is `+OK`.
     Request(JobName, SlotMove),
@@ -20,11 +20,11 @@ pub enum SyncSlots {
     Message(Message),
     /// The ACK of a target that supports resuming: the number of bytes applied since the start of the migration.
     Applied(u64),
-    /// A migration has ended.
+    /// Reports that a migration has ended.
     Finish(Finish),
 }
 
-/// Why the words are no CLUSTER SYNCSLOTS command. The texts are those of Redis; the caller prepends `ERR `.
+/// Why the words are not a CLUSTER SYNCSLOTS command. The texts are those of Redis; the caller prepends `ERR `.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedSyncSlots {
     /// The word after SYNCSLOTS is unknown, or its arguments are invalid.
@@ -42,7 +42,7 @@ impl SyncSlots {
     /// Parses the words after `CLUSTER SYNCSLOTS`.
     ///
     /// # Errors
-    /// The words are no such command.
+    /// The words are not a command of this kind.
     pub fn parse(words: &[String]) -> Result<Self, MalformedSyncSlots> {
         let [word, rest @ ..] = words else { return Err(MalformedSyncSlots::Syntax) };
         let parsed = match word.to_ascii_uppercase().as_str() {
@@ -64,7 +64,7 @@ impl SyncSlots {
         parsed.ok_or(MalformedSyncSlots::Syntax)
     }
 
-    /// Appends the command in RESP.
+    /// Appends the command to `out` as a RESP array.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let words = match self {
             Self::AskResumable => owned(&[RESUMABLE]),
@@ -79,7 +79,7 @@ impl SyncSlots {
         resp::encode_request(out, head.map(str::as_bytes).collect::<Vec<_>>());
     }
 
-    /// Returns the command in RESP.
+    /// Returns the command as a RESP array.
     #[must_use]
     pub fn encoded(&self) -> Vec<u8> {
         let mut wire = Vec::new();
@@ -92,7 +92,7 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// The bounds of the ranges as arguments.
+/// Formats the bounds of the ranges as arguments.
 fn range_words(ranges: &[(Slot, Slot)]) -> impl Iterator<Item = String> {
     ranges.iter().flat_map(|(first, last)| [first.number().to_string(), last.number().to_string()])
 }
@@ -100,17 +100,17 @@ fn range_words(ranges: &[(Slot, Slot)]) -> impl Iterator<Item = String> {
 /// A message of a running migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
-    /// Keepalive.
+    /// A keepalive, which both sides send once per second.
     Ack,
-    /// The snapshot is complete.
+    /// The source has sent the whole snapshot; changes follow.
     SnapshotEof,
     /// The target asks the source to hold writes.
     RequestPause,
-    /// Writes are held, and everything before that has been sent.
+    /// The source holds writes and has sent everything that was written before.
     Paused,
     /// The target asks for ownership of the slots.
     RequestFailover,
-    /// The target may claim the slots.
+    /// The source allows the target to claim the slots.
     FailoverGranted,
 }
 
@@ -124,12 +124,12 @@ const MESSAGE_WORDS: [(Message, &str); 6] = [
 ];
 
 impl Message {
-    /// Finds the message of this word, in upper case.
+    /// Finds the message with this word, which is in upper case.
     fn parse(word: &str) -> Option<Self> {
         MESSAGE_WORDS.iter().find(|(_, name)| *name == word).map(|(message, _)| *message)
     }
 
-    /// The word after `CLUSTER SYNCSLOTS`.
+    /// Returns the word after `CLUSTER SYNCSLOTS`.
     #[must_use]
     pub fn word(self) -> &'static str {
         MESSAGE_WORDS.iter().find(|(message, _)| *message == self).map_or("ACK", |(_, word)| word)
@@ -139,11 +139,11 @@ impl Message {
 /// The first message of a migration, from source to target and from the target to its replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Establish {
-    /// The node that owns the slots.
+    /// The node that owns the slots until the target claims them.
     pub source: NodeId,
-    /// The migration's name.
+    /// The name by which both nodes refer to the migration.
     pub name: JobName,
-    /// The migrating slots.
+    /// The migrating slots as ranges; both ends are inclusive.
     pub ranges: Vec<(Slot, Slot)>,
     /// Whether the migration can be resumed on another link.
     pub resumable: bool,
@@ -156,7 +156,7 @@ impl Establish {
         slots_of(&self.ranges)
     }
 
-    /// The words after `CLUSTER SYNCSLOTS`.
+    /// Returns the words after `CLUSTER SYNCSLOTS`.
     fn words(&self) -> Vec<String> {
         let head =
             ["ESTABLISH", "SOURCE", &self.source.to_string(), "NAME", self.name.as_str(), "SLOTSRANGE"];
@@ -164,14 +164,14 @@ impl Establish {
         owned(&head).into_iter().chain(range_words(&self.ranges)).chain(resumable).collect()
     }
 
-    /// The form sent to replicas, which are not concerned with links.
+    /// Returns the form for replicas, which need not know whether the migration can be resumed.
     #[must_use]
     pub fn without_link(&self) -> Self {
         Self { resumable: false, ..self.clone() }
     }
 }
 
-/// Marks a migration that can be resumed on another link.
+/// The word by which a source announces that the migration can be resumed on another link.
 const RESUMABLE: &str = "RESUMABLE";
 
 /// Parses the words after `CLUSTER SYNCSLOTS RESUME`.
@@ -210,25 +210,25 @@ fn parse_establish(words: &[String]) -> Option<Establish> {
     Some(Establish { source, name, ranges, resumable })
 }
 
-/// The end of a migration: sent by a side that gives up to the other one, and by the target to its replicas.
+/// The end of a migration. A side that gives up sends it to the opposite side, and the target sends it to its replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
-    /// The migration's name.
+    /// The name of the migration that has ended.
     pub name: JobName,
-    /// Whether the shard now owns the slots.
+    /// Whether the shard of the sender owns the slots now.
     pub is_success: bool,
-    /// The reason of a failure.
+    /// The reason of a failure; empty after success.
     pub message: String,
 }
 
 impl Finish {
-    /// A migration that failed for a reason that the receiver need not know.
+    /// Creates the end of a migration that failed for a reason that the receiver need not know.
     #[must_use]
     pub fn failed(name: JobName) -> Self {
         Self { name, is_success: false, message: String::new() }
     }
 
-    /// The words after `CLUSTER SYNCSLOTS`.
+    /// Returns the words after `CLUSTER SYNCSLOTS`.
     fn words(&self) -> Vec<String> {
         let state = if self.is_success { "SUCCESS" } else { "FAILED" };
         owned(&["FINISH", "STATE", state, "NAME", self.name.as_str(), "MESSAGE", &self.message])

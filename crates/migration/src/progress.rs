@@ -5,13 +5,13 @@ use clock::Millis;
 /// The amount of data that a node has sent or received.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Number of keys in the slots when the snapshot was taken. Unknown on the receiving side.
+    /// Number of keys in the slots when the snapshot was taken; `None` on the receiving side.
     pub all_keys: Option<u64>,
-    /// Number of keys sent. Only known on the receiving side after the snapshot.
+    /// Number of keys sent or received. The receiving side knows it only after the snapshot.
     pub keys: Option<u64>,
-    /// Bytes sent or received.
+    /// Bytes sent or received since the start of the migration.
     pub bytes: u64,
-    /// Bytes of changes still to be sent.
+    /// Bytes of changes that the source still has to send.
     pub remaining: u64,
 }
 
@@ -33,7 +33,7 @@ impl Progress {
     }
 }
 
-/// The elapsed time in milliseconds, at least 1.
+/// The elapsed time in milliseconds, at least 1 to avoid a division by zero.
 fn elapsed_ms(from: Millis, to: Millis) -> u64 {
     u64::try_from(to.0.saturating_sub(from.0)).unwrap_or(0).max(1)
 }

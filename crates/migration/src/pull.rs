@@ -14,37 +14,37 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// An event for the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullEvent {
-    /// The source's reply to the request.
+    /// The source's reply to the request; the error is its text.
     Asked(Result<(), String>),
-    /// The source has started the migration.
+    /// The source has started the migration and named it.
     Named,
-    /// The migration has ended.
+    /// The migration has ended; the error says why it failed.
     Ended(Result<(), String>),
-    /// The request can never succeed, for this reason.
+    /// The request can never succeed, for this reason, so it is not retried.
     Hopeless(String),
-    /// An operator cancels the request.
+    /// An operator wants to cancel the request.
     Cancel,
     /// The time of [`Pull::next_deadline`] has come.
     Deadline,
 }
 
-/// An action for the driver.
+/// An action that the driver must perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullAction {
-    /// Send the request to the source.
+    /// Send the request to the source and report its reply.
     Ask,
-    /// Cancel the running migration, and report its end.
+    /// Cancel the running migration and report [`PullEvent::Ended`].
     EndJob,
-    /// The request has ended.
+    /// The request has ended and will not be retried.
     End(PullOutcome),
 }
 
-/// The result of a request.
+/// How a request has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullOutcome {
     /// The slots have been imported.
     Completed,
-    /// The request failed permanently.
+    /// The request failed with this error and is not retried.
     Failed(String),
     /// An operator cancelled the request.
     Cancelled,
@@ -60,7 +60,7 @@ enum PullState {
     Waiting {
         until: Instant,
     },
-    /// Cancelled after the source had agreed.
+    /// The operator cancelled the request after the source had agreed.
     Unwanted {
         until: Instant,
     },
@@ -83,13 +83,13 @@ impl Pull {
         Self { state: PullState::Asking, retries: 0, last_error: String::new() }
     }
 
-    /// Number of retries so far.
+    /// Number of retries since the request began.
     #[must_use]
     pub fn retries(&self) -> u32 {
         self.retries
     }
 
-    /// Why the last attempt failed.
+    /// Why the last attempt failed; empty if none failed.
     #[must_use]
     pub fn last_error(&self) -> &str {
         &self.last_error
@@ -143,7 +143,7 @@ impl Driver for Pull {
                 self.state = PullState::Cancelling;
                 out.push(PullAction::EndJob);
             }
-            // The source's answer decides how to cancel.
+            // The reply of the source decides how to cancel.
             (PullEvent::Cancel, PullState::Asking) => self.state = PullState::Cancelling,
             (PullEvent::Cancel, PullState::Agreed { until }) => self.state = PullState::Unwanted { until },
             (PullEvent::Cancel, _) => self.end(PullOutcome::Cancelled, out),
@@ -159,7 +159,7 @@ impl Driver for Pull {
         }
     }
 
-    /// When to send [`PullEvent::Deadline`] if no event occurs before.
+    /// When to send [`PullEvent::Deadline`] if no other event comes first.
     fn next_deadline(&self) -> Option<Instant> {
         match self.state {
             PullState::Agreed { until } | PullState::Waiting { until } | PullState::Unwanted { until } => {
@@ -184,7 +184,7 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// Events with their times in milliseconds.
+    /// Events, each with its time in milliseconds.
     type TimedEvents = Vec<(u64, PullEvent)>;
 
     fn run(inputs: &[(u64, PullEvent)]) -> (Vec<PullAction>, Pull) {

@@ -6,21 +6,21 @@ use thiserror::Error;
 /// The slots to move and their new owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotMove {
-    /// The slots as ranges, in the order given.
+    /// The slots as ranges in the order given; both ends are inclusive.
     pub ranges: Vec<(Slot, Slot)>,
-    /// The node that is to own them.
+    /// The node that the slots move to.
     pub target: NodeId,
 }
 
 impl SlotMove {
-    /// The slots as a set.
+    /// Returns the slots of all ranges as a set.
     #[must_use]
     pub fn slots(&self) -> SlotSet {
         slots_of(&self.ranges)
     }
 }
 
-/// The slots of these ranges.
+/// Returns the set of all slots in these ranges.
 pub(crate) fn slots_of(ranges: &[(Slot, Slot)]) -> SlotSet {
     ranges.iter().flat_map(|(first, last)| (first.number()..=last.number()).filter_map(Slot::new)).collect()
 }
@@ -31,25 +31,25 @@ pub enum SlotMoveError {
     /// The words are not in the expected order.
     #[error("syntax error")]
     Syntax,
-    /// SLOTSRANGE without numbers.
+    /// SLOTSRANGE is not followed by numbers.
     #[error("No slot ranges specified")]
     NoRanges,
-    /// Not a valid slot number.
+    /// A word is not a valid slot number.
     #[error("Invalid or out of range slot")]
     BadSlot,
-    /// The range's end is before its start.
+    /// The end of the range is before its start.
     #[error("Start slot number {0} is greater than end slot number {1}.")]
     Backwards(Slot, Slot),
-    /// The range overlaps an earlier one of the same move.
+    /// The range overlaps an earlier range of the same move.
     #[error("Slot range {0}-{1} overlaps with previous range {2}-{3}.")]
     Overlap(Slot, Slot, Slot, Slot),
-    /// Two moves share a slot.
+    /// Two moves of the same command share a slot.
     #[error("Slot ranges in migrations overlap")]
     MovesOverlap,
-    /// Not a valid node id.
+    /// A word is not a valid node id.
     #[error("Invalid node name: {0}")]
     BadNode(String),
-    /// The node rejects the move for this reason.
+    /// The node rejects the move, with this text.
     #[error("{0}")]
     Refused(String),
 }
@@ -58,9 +58,9 @@ pub enum SlotMoveError {
 /// the same order as in Valkey.
 #[derive(Debug, Clone, Copy)]
 pub enum SlotMovePart<'a> {
-    /// The slots to move.
+    /// All slots of one move.
     Slots(&'a SlotSet),
-    /// The target node.
+    /// The target node of one move.
     Target(NodeId),
 }
 
@@ -95,7 +95,7 @@ pub fn parse_slot_moves(
 
 type Ranges = Vec<(Slot, Slot)>;
 
-/// Parses `SLOTSRANGE start end [start end ...]`, and returns the remaining words too.
+/// Parses `SLOTSRANGE start end [start end ...]` and returns the ranges and the remaining words.
 pub(crate) fn parse_ranges(words: &[String]) -> Result<(Ranges, &[String]), SlotMoveError> {
     let [keyword, rest @ ..] = words else { return Err(SlotMoveError::Syntax) };
     let mut rest = rest;
@@ -120,7 +120,7 @@ fn add_range(ranges: &mut Ranges, first: &str, last: &str) -> Result<(), SlotMov
     if let Some(&(from, to)) = ranges.iter().find(|(from, to)| *from <= last && first <= *to) {
         return Err(SlotMoveError::Overlap(first, last, from, to));
     }
-    // Disjoint ranges cannot outnumber the slots.
+    // The ranges are disjoint, so there cannot be more of them than slots.
     debug_assert!(ranges.len() < SLOT_COUNT);
     ranges.push((first, last));
     Ok(())
@@ -156,7 +156,7 @@ mod tests {
         parse_slot_moves(&words, &|_| Ok(())).map_err(|error| error.to_string())
     }
 
-    /// Error texts of Valkey 9.1.2.
+    /// The error texts are those of Valkey 9.1.2.
     #[test]
     fn errors_are_those_of_valkey() {
         let (a, b) = ("a".repeat(40), "b".repeat(40));

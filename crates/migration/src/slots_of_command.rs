@@ -6,15 +6,15 @@ use std::sync::Arc;
 use resp::Args;
 use slot_routing::{Slot, SlotSet};
 
-/// Passes each slot of a command's keys to the visitor.
+/// A function that passes each slot of a command's keys to the visitor.
 type VisitSlots = dyn Fn(Args<'_>, &mut dyn FnMut(Slot)) + Send + Sync;
 
-/// Finds the slots of a command.
+/// Finds the slots that the keys of a command belong to.
 #[derive(Clone)]
 pub struct SlotsOfCommand(Arc<VisitSlots>);
 
 impl SlotsOfCommand {
-    /// Uses this function, which passes each slot of a command's keys to its second argument.
+    /// Wraps a function that passes each slot of a command's keys to its second argument.
     pub fn new(visit: impl Fn(Args<'_>, &mut dyn FnMut(Slot)) + Send + Sync + 'static) -> Self {
         Self(Arc::new(visit))
     }
@@ -43,7 +43,7 @@ impl fmt::Debug for SlotsOfCommand {
     }
 }
 
-/// For tests: every argument that begins with a hash tag is a key.
+/// Creates a finder for tests, which takes every argument that begins with a hash tag for a key.
 #[cfg(test)]
 pub(crate) fn of_tagged_words() -> SlotsOfCommand {
     SlotsOfCommand::new(|args, visit| {

@@ -5,10 +5,10 @@ use resp::{Request, Value, parse_value};
 use crate::control::ControlCommand;
 use crate::message::SyncSlots;
 
-/// Upper bound for unparsed input. Messages of a target are small.
+/// Maximum size of unparsed input in bytes. Messages of a target are small.
 const MAX_UNPARSED_BYTES: usize = 64 * 1024;
 
-/// Received bytes that have not been parsed yet.
+/// Splits the bytes that the target sent into replies and messages.
 #[derive(Debug, Default)]
 pub(crate) struct TargetReplies {
     received: Vec<u8>,
@@ -17,17 +17,17 @@ pub(crate) struct TargetReplies {
 /// A reply or message from the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TargetReply {
-    /// `+OK`
+    /// The target replied `+OK`.
     Accepted,
-    /// An error reply.
+    /// The target replied with an error.
     Refused(String),
-    /// The reply to RESUME: number of bytes applied since the start of the migration.
+    /// The target replied to RESUME with the number of bytes applied since the start of the migration.
     Applied(u64),
-    /// A message or the end of the migration.
+    /// The target sent a message, or the end of the migration.
     Command(SyncSlots),
 }
 
-/// The received bytes are no valid reply or message.
+/// The received bytes are not a valid reply or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed reply from the target node")]
 pub(crate) struct MalformedReply;
@@ -103,7 +103,7 @@ mod tests {
         let asks = SyncSlots::Message(Message::RequestFailover).encoded();
         let end = SyncSlots::Finish(Finish::failed(JobName::from_random([1; 20])));
         let other = b"*1\r\n$4\r\nPING\r\n*3\r\n$7\r\nCLUSTER\r\n$9\r\nSYNCSLOTS\r\n$3\r\nNEW\r\n$1\r\nx\r\n";
-        // A target replies to RESUME and immediately repeats its request.
+        // A target replies to RESUME and immediately repeats its last request.
         let resumed = [b":1234\r\n", &asks[..]].concat();
         let all = [b"+OK\r\n-ERR no\r\n", &resumed[..], &ack, other, &end.encoded()].concat();
         let expected = [

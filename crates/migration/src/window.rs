@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// The bytes sent by the source of a migration, from the first one that may not have been applied.
 #[derive(Debug, Default)]
 pub(crate) struct ResendWindow {
-    /// Stream offset of the first retained byte.
+    /// Offset in the stream of the first retained byte.
     first: u64,
     bytes: VecDeque<u8>,
 }
@@ -19,7 +19,7 @@ impl ResendWindow {
         self.bytes.extend(bytes);
     }
 
-    /// Whether more bytes may be sent.
+    /// Returns whether the unacknowledged bytes are few enough to send more.
     #[must_use]
     pub(crate) fn is_open(&self) -> bool {
         self.bytes.len() < Self::SIZE

@@ -31,22 +31,22 @@ const HISTORY_KEYWORD: &str = "history";
 const MASTER_KEYWORD: &str = "master";
 const REPLICA_KEYWORD: &str = "replica";
 
-/// The host and port of a server.
+/// The host, an IP address or hostname, and the port of a server.
 pub type HostPort = (String, u16);
 
 /// The file in which a master records its replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedReplicas {
-    /// The replication id that the replicas have.
+    /// The replication id of the data that the replicas have.
     pub history: ReplId,
     /// The address under which sentinels know this server, if they have announced it.
     pub own_address: Option<HostPort>,
-    /// The addresses of the replicas.
+    /// The addresses that the replicas announced.
     pub replicas: Vec<HostPort>,
 }
 
 impl RecordedReplicas {
-    /// Formats the file.
+    /// Formats the file in the syntax that [`RecordedReplicas::parse`] reads.
     #[must_use]
     pub fn to_file_text(&self) -> String {
         let mut text = format!("{HISTORY_KEYWORD} {}\n", self.history);
@@ -112,7 +112,7 @@ impl ReplicaRecorder {
         self.announced = None;
     }
 
-    /// Returns the address under which sentinels know this master.
+    /// Returns the address under which sentinels know this master; `None` before their first hello message.
     #[must_use]
     pub fn own_address(&self) -> Option<&HostPort> {
         let replicas = self.last_replicas.as_ref().map(|(_, replicas)| replicas);
@@ -153,11 +153,11 @@ pub struct EmptyMaster {
     is_replaced: bool,
     /// The last announced master that is not this server.
     successor: Option<HostPort>,
-    /// Successors that were followed by an announcement of this server, once for each time.
+    /// Successors that were followed by an announcement of this server; one that failed twice is listed twice.
     failed_successors: Vec<HostPort>,
 }
 
-/// A successor that failed this often is ignored.
+/// A successor is ignored after this server has replaced it this often.
 const MAX_FAILURES: usize = 2;
 /// Bounds the memory of [`EmptyMaster::failed_successors`].
 const MAX_RECORDED_FAILURES: usize = 64;
@@ -177,9 +177,8 @@ impl EmptyMaster {
         }
     }
 
-    /// Handles a hello message of a sentinel:
-    /// `ip,port,runid,epoch,name,master ip,master port,master epoch`. Returns true when it is the first to announce
-    /// another master. `ports` are the ports of this server.
+    /// Handles a hello message of a sentinel: `ip,port,runid,epoch,name,master ip,master port,master epoch`. Returns
+    /// true for the first message that announces another master. `ports` are the ports of this server.
     ///
     /// The announced master is another server if it is one of the replicas, has a port that this server does not have,
     /// or differs from the address announced while this server was the master. A different IP address alone proves
@@ -211,7 +210,7 @@ impl EmptyMaster {
         !self.is_replaced
     }
 
-    /// Returns whether the timeout has expired.
+    /// Returns whether the timeout has expired, so that this master must serve its empty dataset.
     #[must_use]
     pub fn is_over(&self, now: Instant) -> bool {
         now >= self.deadline
@@ -272,7 +271,8 @@ mod tests {
         );
     }
 
-    /// Only a watched master with replicas keeps the record, and a briefly disconnected replica stays in it.
+    /// A master keeps the record only if sentinels watch it and it has replicas. A briefly disconnected replica stays
+    /// in the record.
     #[test]
     fn replicas_are_recorded_until_the_timeout_without_any() {
         let replicas = vec![host_port("10.0.0.2", 6379)];
@@ -317,7 +317,7 @@ mod tests {
         );
     }
 
-    /// Sentinels announce this server until a replica has been promoted.
+    /// Sentinels announce this server until a replica has been promoted, and get errors until then.
     #[test]
     fn server_is_down_until_another_master_is_announced() {
         let mut waiting = waiting_master(host_port("10.0.0.2", 7001));
@@ -359,7 +359,7 @@ mod tests {
         assert!(!waiting.is_down_to_sentinels());
     }
 
-    /// The promoted replica has lost its data as well.
+    /// The promoted replica has lost its data, like the old master.
     #[test]
     fn two_empty_masters_do_not_alternate_for_ever() {
         let mut waiting = waiting_master(host_port("10.0.0.2", 7000));

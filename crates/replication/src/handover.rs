@@ -24,18 +24,18 @@ const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
 /// FAILOVER without TIMEOUT waits until it is aborted.
 const NO_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86400);
 
-/// The parsed FAILOVER command.
+/// The arguments of a FAILOVER command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandoverCommand {
-    /// Abort the running failover.
+    /// FAILOVER ABORT: abort the running failover.
     Abort,
-    /// Start a failover.
+    /// Start a failover, unless one is running.
     Start {
         /// The replica to promote; `None` for the first that has caught up.
         target: Option<HostPort>,
         /// Whether the target takes over at the timeout even if it has not caught up.
         force: bool,
-        /// How long a replica may take to catch up.
+        /// How long a replica may take to catch up; `None` waits without a limit.
         timeout: Option<Duration>,
     },
 }
@@ -43,7 +43,7 @@ pub enum HandoverCommand {
 /// The state of this server when a FAILOVER command arrives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HandoverContext {
-    /// Whether this server is a replica.
+    /// Whether this server is a replica, which cannot hand over.
     pub is_replica: bool,
     /// The replicas of this server, and whether each of them is online.
     pub replicas: Vec<(HostPort, bool)>,
@@ -74,11 +74,11 @@ pub enum HandoverError {
 pub enum HandoverEvent {
     /// Every write admitted before [`HandoverAction::HoldWrites`] is in the log.
     WritesHeld,
-    /// The replicas that have the whole log, after another acknowledgement.
+    /// The replicas that have the whole log; reported after each acknowledgement.
     InSync(Vec<HostPort>),
-    /// The link to the followed server is up.
+    /// The link to the replica that this node follows now is up.
     LinkUp,
-    /// The followed server refuses to serve this node as a replica.
+    /// The replica that this node follows now refuses to serve it.
     Refused,
     /// The time of [`Handover::next_deadline`]; an early event is harmless.
     Deadline,
@@ -93,13 +93,13 @@ pub enum HandoverAction {
     AskForAcknowledgements,
     /// Follow this replica and ask it to take over (PSYNC FAILOVER).
     Follow(HostPort),
-    /// Record the new master in the configuration (`replicaof`).
+    /// Record the new master in the configuration (`replicaof`), because the target has taken over.
     RecordMaster(HostPort),
-    /// Become the master again.
+    /// Become the master again, because the target did not take over.
     StayMaster,
-    /// Resume client writes: the failover has ended.
+    /// Resume client writes, because the failover has ended.
     ResumeWrites {
-        /// Whether the target has become the master.
+        /// Whether the target has become the master; if false, this node is the master again.
         done: bool,
     },
 }
@@ -121,7 +121,7 @@ enum State {
 struct HandoverParameters {
     target: Option<HostPort>,
     force: bool,
-    /// The deadline for a replica to catch up.
+    /// When a replica must have caught up at the latest.
     catch_up_deadline: Instant,
 }
 
@@ -142,7 +142,7 @@ impl Handover {
         }
     }
 
-    /// Returns whether a failover is running.
+    /// Returns whether a failover is running in any state.
     #[must_use]
     pub fn is_in_progress(&self) -> bool {
         self.state != State::None
@@ -296,7 +296,7 @@ mod tests {
         HandoverCommand::Start { target: target.map(host_port), force, timeout }
     }
 
-    /// A machine in which a failover has begun at second 0, and holds its writes.
+    /// Returns a state machine whose failover began at second 0 and whose writes are paused.
     fn syncing(target: Option<&str>, force: bool, timeout: Option<Duration>) -> Handover {
         let (mut machine, mut out) = (Handover::default(), Vec::new());
         machine
@@ -421,7 +421,7 @@ mod tests {
         );
     }
 
-    /// Without this, writes stayed paused for a minute after the target had refused.
+    /// Regression test: writes stayed paused for a minute after the target had refused.
     #[test]
     fn refusal_by_the_target_ends_the_failover_at_once() {
         let mut machine = syncing(Some("a"), false, None);

@@ -1,4 +1,4 @@
-//! Replication ids.
+//! Replication ids, which identify histories of the data.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use slot_routing::RedisId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplId(RedisId);
 
-/// The bytes are not a replication id.
+/// The bytes are not exactly 40 letters and digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a replication id has 40 letters and digits")]
 pub struct ParseReplIdError;

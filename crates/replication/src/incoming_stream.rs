@@ -25,7 +25,7 @@ pub struct IncomingStream {
 /// Complete commands that were received together.
 #[derive(Debug, Default)]
 pub struct StreamBatch {
-    /// The commands in wire form.
+    /// The commands in wire form, one after another.
     pub bytes: Vec<u8>,
     /// The position of each command within `bytes`.
     pub batch: Batch,
@@ -66,7 +66,7 @@ impl IncomingStream {
         let whole = if in_transaction { last_multi_offset(bytes, batch).unwrap_or(0) } else { bytes.len() };
         let mut done = 0;
         if whole > 0 {
-            // The transaction that was held back ends within these bytes.
+            // The transaction whose first commands were held back ends within these bytes.
             let held = std::mem::take(&mut self.partial_transaction);
             if !held.is_empty() {
                 append(&held);

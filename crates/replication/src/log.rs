@@ -32,13 +32,13 @@ const OWN_CURSOR_BOUND: u64 = 1 << 30;
 /// A position in a replication history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// The replication id.
+    /// The history that the offset refers to.
     pub id: ReplId,
-    /// The number of bytes before this position.
+    /// The number of bytes of the stream before this position.
     pub offset: ReplOffset,
 }
 
-/// Identifies a reader of the log.
+/// Identifies a reader of the log; ids are not reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CursorId(u64);
 
@@ -55,7 +55,7 @@ pub struct StreamSuperseded;
 /// Why a replica needs a full synchronisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FullSyncReason {
-    /// The replica requested one.
+    /// The replica requested a full synchronisation.
     #[error("it asks for a full resynchronisation")]
     Requested,
     /// The replica's id is neither the current nor the second one.
@@ -64,10 +64,10 @@ pub enum FullSyncReason {
     /// The replica has the second id, but its offset lies after the end of that history.
     #[error("the offset it asks for lies after the end of the older history")]
     PastSecondHistory,
-    /// The log is closed.
+    /// The log is closed, so no bytes are kept.
     #[error("no backlog is kept")]
     NoBacklog,
-    /// The offset is not in the backlog.
+    /// The offset is not in the backlog: it is too old or beyond the end.
     #[error("the offset it asks for is outside of the backlog")]
     OutsideBacklog,
 }
@@ -87,7 +87,7 @@ pub struct Log {
     cursors: BTreeMap<CursorId, ReplOffset>,
     /// Cursors of this node itself, which have their own bound.
     own_cursors: BTreeSet<CursorId>,
-    /// The append-only file's cursor.
+    /// The cursor of the append-only file, if it has one.
     file_cursor: Option<CursorId>,
     file_versions: FileVersions,
     /// Whether a cursor was dropped since the last [`Log::take_cursor_lost`].
@@ -126,7 +126,7 @@ impl Log {
         &self.authority
     }
 
-    /// See [`WriteAuthority::demote`].
+    /// Starts a new stream and refuses local writes; see [`WriteAuthority::demote`].
     pub fn demote(&mut self) -> StreamEpoch {
         self.authority.demote()
     }
@@ -153,12 +153,12 @@ impl Log {
         promoted
     }
 
-    /// See [`WriteAuthority::seal`].
+    /// Refuses all writes before an exit; see [`WriteAuthority::seal`].
     pub fn seal(&mut self) {
         self.authority.seal();
     }
 
-    /// See [`WriteAuthority::unseal`].
+    /// Accepts writes again after a cancelled exit; see [`WriteAuthority::unseal`].
     pub fn unseal(&mut self) {
         self.authority.unseal();
     }
@@ -252,8 +252,8 @@ impl Log {
         self.append_with_file_versions(db, commands, &[])
     }
 
-    /// [`Log::append`], where the append-only file gets other commands in place of some ranges of `commands`. The
-    /// ranges are in order, and their ends are command boundaries.
+    /// Appends like [`Log::append`], but the append-only file gets other commands in place of some ranges of
+    /// `commands`. The ranges are in order, and their ends are command boundaries.
     pub fn append_with_file_versions(
         &mut self,
         db: u16,
@@ -314,7 +314,7 @@ impl Log {
         self.selected_db = None;
     }
 
-    /// Returns the oldest offset that this bound allows a cursor; a bound of zero allows every offset.
+    /// Returns the oldest offset that a cursor may have with this bound in bytes; a bound of zero allows every offset.
     fn oldest_allowed_offset(&self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.end_offset.0.saturating_sub(bound.max(self.capacity)) }
     }
@@ -334,7 +334,7 @@ impl Log {
         }
         let start = kept.start();
         kept.trim(from);
-        // Cursors that were dropped earlier are not reported again.
+        // Cursors that an earlier call dropped are not reported again.
         let lost = start..kept.start();
         self.cursor_lost |=
             !lost.is_empty() && self.cursors.values().any(|position| lost.contains(&position.0));

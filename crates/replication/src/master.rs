@@ -1,10 +1,10 @@
 //! The state machine of a master that serves replicas.
 //!
-//! A connection that sends PSYNC becomes a replica. If the backlog still has what it lacks, it gets the stream at once.
-//! Otherwise it waits for a snapshot. Replicas that wait together share one, which starts after
-//! `repl-diskless-sync-delay` so that more can join. A replica that arrives while a snapshot is written to a file
-//! shares it as well. One that arrives while a snapshot is being sent waits for the next one, and so does one that
-//! needs another format or other contents than the replica that has waited longest.
+//! A connection that sends PSYNC becomes a replica. If the backlog still has what the replica lacks, it gets the stream
+//! at once. Otherwise it waits for a snapshot. Replicas that wait together share one snapshot, which starts after
+//! `repl-diskless-sync-delay` so that more replicas can join. A replica that arrives while a snapshot is written to a
+//! file shares that snapshot as well. A replica waits for the next snapshot if it arrives while a snapshot is being
+//! sent, or if it needs another format or other contents than the replica that has waited longest.
 //!
 //! After the snapshot a replica gets the stream from the snapshot's position: at once if the length of the snapshot was
 //! announced, otherwise when it acknowledges that it has loaded the snapshot. A Redis replica would miss the end mark
@@ -53,25 +53,26 @@ const CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// The configuration, with the options' names in redis.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterConfig {
-    /// `repl-ping-replica-period`.
+    /// `repl-ping-replica-period`: the interval of PINGs in the stream.
     pub ping_period: Duration,
-    /// `repl-timeout`.
+    /// `repl-timeout`: a replica that is silent for this long is closed.
     pub timeout: Duration,
-    /// `repl-diskless-sync`.
+    /// `repl-diskless-sync`: snapshots are streamed to replicas instead of written to a file first.
     pub diskless: bool,
-    /// `repl-diskless-sync-delay`.
+    /// `repl-diskless-sync-delay`: how long a snapshot waits for more replicas to share it.
     pub diskless_delay: Duration,
-    /// `repl-diskless-sync-max-replicas`: this many waiting replicas start a snapshot at once; 0 disables this.
+    /// `repl-diskless-sync-max-replicas`: as soon as this many replicas wait, a snapshot starts at once; 0 disables
+    /// this rule.
     pub diskless_max_replicas: usize,
-    /// `dual-channel-replication-enabled`.
+    /// `dual-channel-replication-enabled`: replicas may fetch the snapshot over a second connection.
     pub dual_channel: bool,
     /// `repl-backlog-ttl`; zero keeps the backlog for ever.
     pub backlog_ttl: Duration,
-    /// `min-replicas-max-lag`.
+    /// `min-replicas-max-lag`: a replica counts as good if it sent something within this time.
     pub max_lag: Duration,
-    /// `client-output-buffer-limit replica`.
+    /// `client-output-buffer-limit replica`: pending bytes above which a replica is closed.
     pub output_limit: OutputLimit,
-    /// `repl-backlog-size`.
+    /// `repl-backlog-size` in bytes.
     pub backlog: u64,
 }
 
@@ -86,68 +87,68 @@ impl MasterConfig {
 /// An event for the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MasterEvent {
-    /// The time of [`Master::next_deadline`].
+    /// The time of [`Master::next_deadline`] has come; an early event is harmless.
     Deadline,
     /// A connection sent PSYNC or SYNC.
     Joined {
-        /// The replica.
+        /// The connection that sent the request.
         peer: PeerId,
-        /// The properties announced by REPLCONF.
+        /// The properties that the connection announced by REPLCONF.
         profile: PeerProfile,
         /// The position from which the replica can continue; `None` if it needs a full synchronisation.
         resume: Option<Position>,
     },
-    /// The snapshot was taken.
+    /// The snapshot requested with [`MasterAction::Snapshot`] was taken.
     SnapshotTaken {
-        /// The snapshot.
+        /// The id from [`MasterAction::Snapshot`].
         transfer: TransferId,
-        /// The position in the log at which it was taken.
+        /// The position in the log at which the snapshot was taken.
         position: Position,
         /// The database selected in the stream at that position; `None` if the stream selects one next.
         db: Option<u16>,
     },
-    /// The snapshot was written to its file.
+    /// The snapshot was written completely to its file.
     Written {
-        /// The snapshot.
+        /// The id from [`MasterAction::Snapshot`].
         transfer: TransferId,
     },
     /// The snapshot was sent to this replica.
     Sent {
-        /// The replica.
+        /// The replica that has the whole snapshot.
         peer: PeerId,
     },
     /// The snapshot could not be taken or sent.
     TransferFailed {
-        /// The snapshot.
+        /// The id from [`MasterAction::Snapshot`].
         transfer: TransferId,
     },
-    /// The replica sent REPLCONF ACK.
+    /// The replica acknowledged the stream with REPLCONF ACK.
     Acknowledged {
-        /// The replica.
+        /// The replica that acknowledged the stream.
         peer: PeerId,
         /// The offset up to which it has applied the stream.
         offset: ReplOffset,
-        /// The offset up to which its append-only file is on disk, if it has one.
+        /// The offset up to which the append-only file of the replica is on disk; `None` if it has no such file.
         synced_offsets: Option<ReplOffset>,
     },
-    /// The replica sent something else, which shows that it is alive.
+    /// The replica sent something other than an acknowledgement, which shows that it is alive.
     Alive {
-        /// The replica.
+        /// The replica that is alive.
         peer: PeerId,
     },
     /// The number of bytes in the log that the replica was not sent yet; reported before each deadline.
     PendingBytes {
-        /// The replica.
+        /// The replica that receives these bytes.
         peer: PeerId,
-        /// The number of bytes.
+        /// The bytes between the cursor of the replica and the end of the log.
         bytes: u64,
     },
-    /// The connection closed.
+    /// The connection of a replica closed, without a [`MasterAction::Close`].
     Closed {
-        /// The replica.
+        /// The replica that is gone.
         peer: PeerId,
     },
-    /// This node became a master or a replica.
+    /// This node became a master or a replica; its own replicas stay connected.
     RoleChanged {
         /// Whether this node is a master now.
         master: bool,
@@ -161,89 +162,89 @@ pub enum MasterEvent {
 pub enum MasterAction {
     /// Take a snapshot for these replicas and report its position.
     Snapshot {
-        /// The id of the snapshot.
+        /// The id under which the caller reports the progress of the snapshot.
         transfer: TransferId,
-        /// The replicas that get it.
+        /// The replicas that wait for this snapshot.
         peers: Vec<PeerId>,
-        /// Whether to stream it directly with an end mark, instead of writing a file first and reporting when it is
-        /// complete.
+        /// Whether to stream the snapshot directly with an end mark, instead of writing a file first and reporting when
+        /// the file is complete.
         eof: bool,
-        /// The format and contents.
+        /// The RDB format and the parts that the replicas requested.
         format: SnapshotFormat,
     },
     /// Send `+FULLRESYNC`, and keep the log from this position on.
     FullResync {
-        /// The replica.
+        /// The replica to inform.
         peer: PeerId,
-        /// The position of the snapshot.
+        /// The position of the snapshot, from which the stream will continue.
         position: Position,
     },
     /// Keep the log for a replica that joins a snapshot taken earlier.
     KeepLog {
-        /// The replica.
+        /// The replica that joins the snapshot.
         peer: PeerId,
-        /// The position of the snapshot.
+        /// The position of the snapshot, from which the log must be kept.
         from: ReplOffset,
     },
     /// Stream the snapshot to this replica.
     SendSnapshot {
-        /// The replica.
+        /// The replica that gets the snapshot while it is taken.
         peer: PeerId,
     },
     /// Send the snapshot file, preceded by its length.
     SendFile {
-        /// The id of the snapshot.
+        /// The id from [`MasterAction::Snapshot`].
         transfer: TransferId,
-        /// The replicas that get it.
+        /// The replicas that get the file.
         peers: Vec<PeerId>,
     },
     /// Cancel the snapshot: no replica waits for it any more.
     CancelSnapshot {
-        /// The snapshot.
+        /// The id from [`MasterAction::Snapshot`].
         transfer: TransferId,
     },
-    /// Send `+CONTINUE`.
+    /// Send `+CONTINUE`, which accepts a partial synchronisation.
     Continue {
-        /// The replica.
+        /// The replica that can continue.
         peer: PeerId,
-        /// The replication id, for replicas that support a changed one.
+        /// The replication id to send, if the replica supports a changed one.
         id: Option<ReplId>,
-        /// Whether to add the state of migrating slots.
+        /// Whether to add the state of migrating slots to the line.
         with_slot_states: bool,
     },
     /// Send the log from this offset on.
     Stream {
-        /// The replica.
+        /// The replica that gets the stream.
         peer: PeerId,
-        /// The first byte to send.
+        /// The offset of the first byte to send.
         from: ReplOffset,
     },
     /// Send `$ENDOFF:offset id db peer`, then the snapshot.
     EndOffset {
-        /// The snapshot connection.
+        /// The connection that transfers the snapshot.
         peer: PeerId,
         /// The position from which the stream continues over the main connection.
         position: Position,
         /// The database selected in the stream at that position; `None` if the stream selects one next.
         db: Option<u16>,
     },
-    /// Remove the cursor of this connection: the replica gets the stream over the other one.
+    /// Remove the cursor of the snapshot connection, because the replica gets the stream over its main connection.
     RemoveCursor {
-        /// The snapshot connection.
+        /// The connection that transferred the snapshot.
         peer: PeerId,
     },
-    /// Send an empty line, which shows that the master is alive.
+    /// Send an empty line, which shows a waiting replica that the master is alive.
     SendEmptyLine {
-        /// The replica.
+        /// The replica that waits for a snapshot.
         peer: PeerId,
     },
-    /// Append a PING to the log.
+    /// Append a PING to the log, for the replicas to see that the master is alive.
     Ping,
-    /// Close the connection.
+    /// Close the connection of a replica.
     Close {
-        /// The replica.
+        /// The replica to disconnect.
         peer: PeerId,
-        /// The reason, for the log.
+        /// The reason, which is written to the server's log.
         reason: CloseReason,
     },
     /// Close the log, which has had no reader for `repl-backlog-ttl`.
@@ -253,7 +254,7 @@ pub enum MasterAction {
 /// Why a replica's connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    /// Nothing was received for `repl-timeout`.
+    /// The replica sent nothing for `repl-timeout`.
     #[error("it has been silent for too long")]
     TimedOut,
     /// The replica's pending bytes exceed the output limit or were dropped from the log.
@@ -265,20 +266,20 @@ pub enum CloseReason {
     /// The client requested only a snapshot, which was sent.
     #[error("it has the snapshot that it came for")]
     SnapshotSent,
-    /// The other connection of a dual-channel replica closed or never appeared.
+    /// The other connection of a dual-channel replica closed or did not appear in time.
     #[error("its other connection was lost")]
     OtherChannelLost,
-    /// The history of this node was replaced.
+    /// The history of this node was replaced, so the replica must resynchronise.
     #[error("this node's history was replaced")]
     HistoryReplaced,
 }
 
-/// The snapshot in progress.
+/// The snapshot that is being taken or sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Transfer {
     id: TransferId,
     format: SnapshotFormat,
-    /// Whether the snapshot is streamed directly instead of written to a file.
+    /// Whether the snapshot is streamed directly instead of being written to a file.
     is_streamed: bool,
     /// The position of a snapshot that is still being written to its file, so that replicas can join it.
     joinable_position: Option<Position>,
@@ -287,13 +288,13 @@ struct Transfer {
 /// The snapshot that a replica waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AwaitedSnapshot {
-    /// One that starts after `repl-diskless-sync-delay`.
+    /// A snapshot that starts after `repl-diskless-sync-delay`.
     Delayed,
-    /// The next one, after a snapshot that is being streamed to other replicas.
+    /// The next snapshot, after one that is being streamed to other replicas.
     NextAfterStreamed,
-    /// The next one, after a snapshot in a file that has another format or is already being sent.
+    /// The next snapshot, after one in a file that has another format or is already being sent.
     NextAfterFile,
-    /// One that is being written to a file for other replicas too.
+    /// A snapshot that is being written to a file for other replicas too.
     JoinedOpenFile,
 }
 
@@ -309,7 +310,7 @@ pub struct Master {
     next_pending_check: Instant,
     /// The time of the last PING, from which the next one is scheduled.
     last_ping: Instant,
-    /// The time since which there have been no replicas.
+    /// When the last replica disconnected; `None` while there are replicas.
     without_replicas_since: Option<Instant>,
     throttle: Throttle,
 }
@@ -381,7 +382,7 @@ impl Master {
         self.latest_connections(|peer| peer.state() == PeerState::Online).count()
     }
 
-    /// Returns the matching replicas, each node by its last connection.
+    /// Returns the replicas that satisfy the condition, each node by its last connection.
     fn latest_connections(
         &self,
         is_of_kind: fn(&ConnectedReplica) -> bool,
@@ -406,9 +407,9 @@ impl Master {
         self.online_replicas().filter_map(|peer| peer.acknowledged).collect()
     }
 
-    /// Returns how many replicas must acknowledge the state of migrating slots. `None` if it must not be replicated
-    /// because a connected replica would not understand it. With zero replicas it is still logged, for replicas that
-    /// reconnect.
+    /// Returns how many replicas must acknowledge the state of migrating slots. `None` if the state must not be
+    /// replicated because a connected replica would not understand it. With zero replicas the state is still logged,
+    /// for replicas that reconnect.
     #[must_use]
     pub fn slot_move_reader_count(&self) -> Option<usize> {
         let mut stay = self.peers.values().filter(|peer| !peer.profile.is_rdb_only);
@@ -426,7 +427,7 @@ impl Master {
         stay.all(|peer| peer.profile.node.is_some()).then_some(nodes)
     }
 
-    /// Returns the number of online replicas heard from within `min-replicas-max-lag`.
+    /// Returns the number of online replicas that sent something within `min-replicas-max-lag`.
     #[must_use]
     pub fn good_replica_count(&self, now: Instant) -> usize {
         self.online_replicas().filter(|peer| peer.lag_seconds(now) <= self.config.max_lag.as_secs()).count()
@@ -438,8 +439,8 @@ impl Master {
         self.throttle.delay(now, pending, self.config.effective_output_limit())
     }
 
-    /// Uses the current period: a PING that was due by a shorter earlier period would advance the offset past the point
-    /// where a promoted replica branched off.
+    /// Schedules by the current period: a PING that was due by a shorter earlier period would advance the offset past
+    /// the point where a promoted replica branched off.
     fn next_ping(&self) -> Instant {
         self.last_ping + self.config.ping_period
     }
@@ -490,13 +491,13 @@ impl Master {
             }
             MasterEvent::PendingBytes { peer, bytes } => self.on_pending(now, peer, bytes, out),
             MasterEvent::Closed { peer } => {
-                // The log dropped its cursor before a deadline noticed that the replica is too slow.
+                // The log dropped the cursor of this replica before a deadline noticed that the replica is too slow.
                 let limit = self.config.effective_output_limit().hard;
                 if limit > 0 && self.peers.get(&peer).is_some_and(|peer| peer.pending_bytes > limit / 2) {
                     self.throttle.on_replica_closed(now);
                 }
-                // A dual-channel replica with its snapshot closes this connection itself; its main connection is still
-                // to come.
+                // A dual-channel replica closes this connection itself when it has the snapshot. Its main connection is
+                // still to come.
                 if !self.peers.get(&peer).is_some_and(ConnectedReplica::has_snapshot) {
                     self.remove_peer(now, peer, out);
                 }
@@ -578,7 +579,7 @@ impl Master {
         Some(if at_once { first } else { first + self.config.diskless_delay })
     }
 
-    /// Returns whether the snapshot can be streamed without a length. A dual-channel replica was promised that.
+    /// Returns whether the snapshot can be streamed without a length, as a dual-channel replica was promised.
     fn can_stream_to_waiting(&self) -> bool {
         let mut waiting = self.peers.values().filter(|peer| peer.waiting_since().is_some());
         let may = self.config.diskless || waiting.clone().any(|peer| peer.profile.rdb_channel);
@@ -675,7 +676,7 @@ impl Master {
         }
     }
 
-    /// Starts the next snapshot once the last replica of this one has received it or disconnected.
+    /// Ends the snapshot once the last of its replicas has received it or disconnected, and starts the next one.
     fn end_transfer(&mut self, now: Instant, out: &mut Vec<MasterAction>) {
         let Some(transfer) = self.transfer.as_ref().map(|transfer| transfer.id) else { return };
         if self.peers.values().any(|peer| peer.is_in_transfer(transfer)) {

@@ -47,10 +47,10 @@ impl LogLock for Log {
     }
 }
 
-/// The position of a snapshot in the log.
+/// The position at which a snapshot was taken, with the cursors of the replicas that get it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotPosition {
-    /// The snapshot.
+    /// The id from [`MasterDriverAction::Snapshot`].
     pub transfer: TransferId,
     /// The position in the log at which the snapshot was taken.
     pub position: Position,
@@ -76,18 +76,18 @@ impl SnapshotPosition {
 /// An event that the process reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MasterDriverEvent {
-    /// The time of [`MasterDriver::next_deadline`].
+    /// The time of [`MasterDriver::next_deadline`] has come.
     Deadline,
     /// A connection sent PSYNC or SYNC.
     PsyncReceived {
-        /// The replica.
+        /// The connection that sent the request.
         peer: PeerId,
-        /// The properties announced by REPLCONF.
+        /// The properties that the connection announced by REPLCONF.
         profile: PeerProfile,
         /// The arguments of PSYNC; `None` for SYNC.
         request: Option<PsyncRequest>,
     },
-    /// A snapshot was taken.
+    /// A snapshot was taken at this position.
     SnapshotTaken(SnapshotPosition),
     /// The snapshot was written to its file.
     Written(TransferId),
@@ -95,38 +95,38 @@ pub enum MasterDriverEvent {
     Sent(PeerId),
     /// The snapshot could not be taken or sent.
     TransferFailed(TransferId),
-    /// A replica sent REPLCONF ACK.
+    /// A replica sent REPLCONF ACK over its stream connection.
     Acknowledged {
-        /// The replica.
+        /// The replica that acknowledged the stream.
         peer: PeerId,
         /// The offset up to which it has applied the stream.
         offset: ReplOffset,
-        /// The offset up to which its append-only file is on disk, if it has one.
+        /// The offset up to which the append-only file of the replica is on disk; `None` if it has no such file.
         synced: Option<ReplOffset>,
     },
-    /// The replica sent something else, which shows that it is alive.
+    /// The replica sent something other than an acknowledgement, which shows that it is alive.
     Alive(PeerId),
-    /// The connection closed.
+    /// The connection of this replica closed.
     Closed(PeerId),
-    /// This node became a master.
+    /// This node became a master; its replicas stay connected.
     Promoted,
-    /// This node became a replica.
+    /// This node became a replica; its own replicas stay connected.
     Demoted,
-    /// The history of this node was replaced: its replicas must resynchronise.
+    /// The history of this node was replaced, so its replicas must resynchronise.
     HistoryReplaced,
 }
 
-/// The answer to PSYNC.
+/// How the master answers PSYNC, for the statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PsyncAnswer {
-    /// A partial synchronisation.
+    /// The replica gets only the bytes that it lacks.
     Partial {
         /// The offset from which the replica continues.
         from: ReplOffset,
         /// The number of bytes from there to the end of the log.
         missing_bytes: u64,
     },
-    /// A full synchronisation, with the reason unless the replica sent SYNC.
+    /// The replica gets a snapshot first; the reason is missing if the replica sent SYNC.
     Full(Option<FullSyncReason>),
 }
 
@@ -137,38 +137,38 @@ pub enum MasterDriverAction {
     SendPsyncAnswer(PeerId, PsyncAnswer),
     /// Take a snapshot for these replicas, then send [`MasterDriverEvent::SnapshotTaken`].
     Snapshot {
-        /// The id of the snapshot.
+        /// The id under which the process reports the progress of the snapshot.
         transfer: TransferId,
-        /// The replicas that get it.
+        /// The replicas that wait for this snapshot.
         peers: Vec<PeerId>,
-        /// Whether to stream it directly with an end mark, instead of writing a file first.
+        /// Whether to stream the snapshot directly with an end mark, instead of writing a file first.
         eof: bool,
-        /// The format and contents.
+        /// The RDB format and the parts that the replicas requested.
         format: SnapshotFormat,
     },
     /// Cancel the snapshot: no replica waits for it any more.
     CancelSnapshot(TransferId),
-    /// Send these bytes.
+    /// Send these bytes to the replica.
     Send(PeerId, Vec<u8>),
     /// Send `+CONTINUE` with the state of migrating slots ([`continue_line`]).
     Continue {
-        /// The replica.
+        /// The replica that can continue.
         peer: PeerId,
-        /// The replication id.
+        /// The replication id under which the stream continues.
         id: ReplId,
     },
     /// Stream the snapshot to this replica.
     SendSnapshot(PeerId),
     /// Send the snapshot file, preceded by its length, to these replicas only.
     SendFile {
-        /// The id of the snapshot.
+        /// The id from [`MasterDriverAction::Snapshot`].
         transfer: TransferId,
-        /// The replicas that get it.
+        /// The replicas that get the file.
         peers: Vec<PeerId>,
     },
-    /// Send the log from the cursor on.
+    /// Send the log from the cursor on, until the connection closes.
     Stream(PeerId, CursorId),
-    /// Append these bytes to the log.
+    /// Append these bytes to the log, for the replicas only.
     Append(&'static [u8]),
     /// Close the connection. No [`MasterDriverEvent::Closed`] is expected afterwards.
     Close(PeerId, CloseReason),
@@ -185,9 +185,9 @@ pub fn continue_line(id: ReplId, slot_states: &str) -> Vec<u8> {
 /// The condition for the next check of pending bytes. Both fields must be satisfied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextPendingCheck {
-    /// The log has grown beyond this offset. `None` if a replica is already behind.
+    /// The next check is due once the log has grown beyond this offset. `None` if a replica is already behind.
     pub log_end: Option<ReplOffset>,
-    /// The earliest time.
+    /// The next check is not due before this time.
     pub earliest_check: Instant,
 }
 
@@ -204,9 +204,9 @@ pub struct MasterDriver {
 #[derive(Debug)]
 struct PendingCheck {
     checked_at: Instant,
-    /// The end of the log, if every replica had caught up.
+    /// The end of the log at that check, if every replica had caught up.
     caught_up_at: Option<ReplOffset>,
-    /// Whether writers were throttled.
+    /// Whether writers were throttled after that check.
     is_throttling: bool,
 }
 
@@ -224,7 +224,7 @@ impl MasterDriver {
         &self.master
     }
 
-    /// Changes the configuration.
+    /// Changes the configuration; the state machine applies it at once.
     pub fn set_config(&mut self, config: MasterConfig) {
         self.master.set_config(config);
     }

@@ -43,9 +43,9 @@ struct ServedReplica {
     parser: Parser,
     input: Vec<u8>,
     streams: Option<CursorId>,
-    /// The snapshot for this replica, once taken.
+    /// The snapshot for the connected replica, once it is taken.
     snapshot: Option<Vec<u8>>,
-    /// The second half of the snapshot, and when it is sent.
+    /// The second half of the snapshot, and when to send it.
     unsent_snapshot: Option<(Instant, Vec<u8>)>,
     output: Vec<u8>,
 }
@@ -439,7 +439,7 @@ impl Pair {
         }
         let sent = self.master.send_rest(now, channel);
         let out = self.master.take_output(channel);
-        // Split in two, so that lines and commands arrive in parts.
+        // The bytes are split in two, so that lines and commands arrive in parts.
         let (first, second) = out.split_at(out.len() / 3);
         for piece in [first, second].into_iter().filter(|piece| !piece.is_empty()) {
             self.to_replica[channel].push_back((self.now + LATENCY, piece.to_vec()));
@@ -516,7 +516,7 @@ fn changed_replication_id_needs_no_snapshot() {
     pair.run_for(10);
     pair.is_master_up = false;
     pair.cut_link();
-    // As after a promotion: the same stream continues under a new id.
+    // The same stream continues under a new id, as after a promotion.
     pair.master.log.change_id(id(9));
     pair.master.write(2);
     pair.is_master_up = true;
@@ -563,8 +563,8 @@ fn dual_channel_stream_arrives_beside_the_snapshot() {
     assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (1, 1));
 }
 
-/// A small snapshot over a slow network used to fail for ever: the replica closed its RDB channel before its main
-/// channel requested the stream, and the master forgot the replica.
+/// Regression test: a small snapshot over a slow network failed for ever. The replica closed its RDB channel before its
+/// main channel requested the stream, and the master forgot the replica.
 #[test]
 fn snapshot_that_arrives_before_the_main_channel_asks_is_enough() {
     for second_half in 0..8 {
@@ -597,7 +597,7 @@ fn losing_either_channel_at_any_moment_is_recovered() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Random writes, link failures and outages; in the end the replica has every number once and in order.
+    /// Random writes, link failures and outages happen. In the end the replica has every number once and in order.
     #[test]
     fn data_converges_over_an_unreliable_link(
         steps in prop::collection::vec((0u8..10, 1u64..400), 1..60),

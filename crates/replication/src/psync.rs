@@ -13,31 +13,31 @@ pub(crate) const SLOT_STATES: &str = "slot-states=";
 /// The capabilities of a replica: announced by `REPLCONF capa`, or implied by its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
-    /// Accepts a snapshot of unknown length that ends with a mark.
+    /// The replica accepts a snapshot of unknown length that ends with a mark.
     pub has_eof: bool,
-    /// Accepts a `+CONTINUE` that changes the replication id.
+    /// The replica accepts a `+CONTINUE` that changes the replication id.
     pub psync2: bool,
-    /// Reads the RDB format of Valkey 9 and later.
+    /// The replica reads the RDB format of Valkey 9 and later.
     pub valkey_format: bool,
-    /// Accepts CLUSTER SETSLOT in the stream, as Valkey 8 and later do.
+    /// The replica accepts CLUSTER SETSLOT in the stream, as Valkey 8 and later do.
     pub slot_moves: bool,
-    /// Accepts the migrating slots in `+CONTINUE`. Only Redoubt announces this.
+    /// The replica accepts the migrating slots in `+CONTINUE`. Only Redoubt announces this capability.
     pub slot_states: bool,
-    /// Accepts the snapshot over a second connection (`+DUALCHANNELSYNC`).
+    /// The replica accepts the snapshot over a second connection (`+DUALCHANNELSYNC`).
     pub dual_channel: bool,
 }
 
 /// The requested parts of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotContents {
-    /// The keys.
+    /// Whether the snapshot contains the keys of all databases.
     pub data: bool,
-    /// The function libraries.
+    /// Whether the snapshot contains the function libraries.
     pub functions: bool,
 }
 
 impl Default for SnapshotContents {
-    /// Keys and functions.
+    /// Requests both keys and function libraries.
     fn default() -> Self {
         Self { data: true, functions: true }
     }
@@ -51,7 +51,7 @@ pub struct SnapshotFormat {
     /// Whether to include the active times of stream consumers in the format of Redis. Redis 7.0 cannot read them, and
     /// Redis announces no version; Valkey 8 reads them.
     pub active_times: bool,
-    /// The parts to include.
+    /// The parts that the replica requested.
     pub contents: SnapshotContents,
 }
 
@@ -73,17 +73,17 @@ impl SnapshotContents {
 /// The properties that a connection has announced by REPLCONF.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerProfile {
-    /// The replica's port for clients.
+    /// The replica's port for clients; 0 if it was not announced.
     pub listening_port: u16,
     /// The replica's address for clients, if it differs from the one it connects from.
     pub ip_address: Option<String>,
     /// The replica's cluster node id. A replica that announces it takes over when the stream tells it to.
     pub node: Option<NodeId>,
-    /// The supported protocol features.
+    /// The protocol features that the replica supports.
     pub capabilities: Capabilities,
     /// Whether the client only wants the snapshot and no stream (`redis-cli --rdb`).
     pub is_rdb_only: bool,
-    /// The requested parts of the snapshot (`redis-cli --functions-rdb`).
+    /// The parts of the snapshot that the client wants (`redis-cli --functions-rdb`).
     pub contents: SnapshotContents,
     /// Whether this is the snapshot connection of a replica that receives the stream over another connection.
     pub rdb_channel: bool,
@@ -91,18 +91,18 @@ pub struct PeerProfile {
     pub snapshot_connection: Option<PeerId>,
     /// Whether the replica sent SYNC: it expects no `+FULLRESYNC` line and sends no acknowledgements.
     pub uses_sync: bool,
-    /// The offset up to which the replica's append-only file is on disk, if it has one.
+    /// The offset up to which the replica's append-only file is on disk; `None` if it has no such file.
     pub fsynced_offset: Option<ReplOffset>,
 }
 
 /// How the server must react to a REPLCONF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplconfAction {
-    /// Reply OK.
+    /// Reply `+OK`; the option was stored or ignored.
     Ok,
-    /// The replica has applied the stream up to this offset. No reply.
+    /// Record that the replica has applied the stream up to this offset. There is no reply.
     Ack(ReplOffset),
-    /// The master requests an acknowledgement, which is the only reply.
+    /// Send an acknowledgement, which the master requests; there is no other reply.
     GetAck,
     /// The snapshot of this replica goes over the given connection, if that exists: see
     /// [`Master::awaits_main_channel`](crate::Master::awaits_main_channel).
@@ -112,23 +112,23 @@ pub enum ReplconfAction {
 /// An invalid REPLCONF. Its `Display` text is the error reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplconfError {
-    /// Wrong number of arguments.
+    /// An option has no value.
     Syntax,
     /// A value is not a number in range.
     NotInteger,
     /// A value is neither 0 nor 1.
     NotBoolean,
-    /// No such snapshot connection, or its replica already receives the stream.
+    /// No snapshot connection has this id, or its replica already receives the stream.
     UnknownRdbClient(PeerId),
     /// `ip-address` is longer than 255 bytes.
     AddressTooLong,
-    /// `rdb-filter-only` has unbalanced quotes.
+    /// The value of `rdb-filter-only` has unbalanced quotes.
     UnbalancedQuotes,
-    /// `rdb-filter-only` names an unsupported part.
+    /// The value of `rdb-filter-only` names an unsupported part.
     UnknownContents(String),
     /// `set-cluster-node-id` is not a node id.
     UnknownNode(Vec<u8>),
-    /// An unknown option.
+    /// The option is unknown.
     Unrecognized(Vec<u8>),
 }
 
@@ -195,7 +195,7 @@ impl PeerProfile {
                 b"rdb-filter-only" => self.contents = SnapshotContents::parse(value)?,
                 b"rdb-channel" => self.rdb_channel = parse_bool(value)?,
                 b"set-rdb-client-id" => asked = ReplconfAction::SnapshotOver(PeerId(parse_number(value)?)),
-                // Sent by Valkey and Redoubt, not by Redis.
+                // Valkey and Redoubt send this option, Redis does not.
                 b"version" => {
                     let major = value.split(|byte| *byte == b'.').next().and_then(parse_i64);
                     self.capabilities.valkey_format =
@@ -222,7 +222,7 @@ impl PeerProfile {
         SnapshotFormat { valkey_format, active_times: is_valkey_8 && !valkey_format, contents: self.contents }
     }
 
-    /// Records a capability. Unknown ones belong to later versions and are ignored.
+    /// Records a capability. Unknown capabilities belong to later versions and are ignored.
     fn add_capability(&mut self, name: &[u8]) {
         if name.eq_ignore_ascii_case(b"eof") {
             self.capabilities.has_eof = true;
@@ -248,14 +248,14 @@ fn parse_number<N: TryFrom<i64>>(text: &[u8]) -> Result<N, ReplconfError> {
     parse_i64(text).and_then(|value| N::try_from(value).ok()).ok_or(ReplconfError::NotInteger)
 }
 
-/// The arguments of PSYNC.
+/// The arguments of a PSYNC command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PsyncRequest {
     /// The replication id of the replica's data; `?` if it has none.
     pub id: Vec<u8>,
     /// The first missing byte of the stream, counted from one; -1 if the replica has no data.
     pub first_byte: i64,
-    /// Whether a master asks its replica to take over (PSYNC FAILOVER).
+    /// Whether the sender is a master that asks its replica to take over (PSYNC FAILOVER).
     pub is_failover: bool,
 }
 
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!((redis.valkey_format, redis.active_times), (false, false));
         let valkey_8 = format("REPLCONF version 8.1.4");
         assert_eq!((valkey_8.valkey_format, valkey_8.active_times), (false, true));
-        // Its own format includes them.
+        // The format of Valkey includes the active times of consumers.
         let valkey_9 = format("REPLCONF version 9.1.2");
         assert_eq!((valkey_9.valkey_format, valkey_9.active_times), (true, false));
     }

@@ -1,14 +1,15 @@
 //! The state machine of a replica's link to its master.
 //!
-//! It connects, performs the handshake (PING, AUTH, REPLCONF), requests a partial synchronisation (PSYNC), receives a
-//! snapshot if that is refused, and then passes on the master's stream. It acknowledges the applied offset every
-//! second, detects timeouts, and reconnects: at once after a link that had worked broke, every [`REFUSED_RETRY`] while
-//! the master's host refuses connections because its process restarts, and every [`FAILED_RETRY`] after other failures.
-//! Full synchronisations are expensive for the master. After two in a row without a lasting link the next one waits for
-//! [`FAILED_RETRY`]; each one that fails on an unreadable snapshot or stream doubles that delay.
+//! The link connects, performs the handshake (PING, AUTH, REPLCONF), requests a partial synchronisation (PSYNC),
+//! receives a snapshot if that is refused, and then passes on the master's stream. The replica acknowledges the applied
+//! offset every second, detects timeouts, and reconnects: at once after a link that had worked broke, every
+//! [`REFUSED_RETRY`] while the master's host refuses connections because its process restarts, and every
+//! [`FAILED_RETRY`] after other failures. Full synchronisations are expensive for the master. After two in a row
+//! without a lasting link the next one waits for [`FAILED_RETRY`]; each one that fails on an unreadable snapshot or
+//! stream doubles that delay.
 //!
-//! Invariant: the position always matches the data. Only [`ReplicaEvent::Applied`] advances it. It is unset while a
-//! snapshot replaces the data, and set again once the snapshot is loaded.
+//! Invariant: the position always matches the data. Only [`ReplicaEvent::Applied`] advances it. The position is unset
+//! while a snapshot replaces the data, and set again once the snapshot is loaded.
 //!
 //! Received stream bytes are passed on without a copy.
 
@@ -43,20 +44,20 @@ pub const LASTING_LINK: Duration = Duration::from_secs(5);
 /// The interval of acknowledgements, and of empty lines while loading.
 const ACK_PERIOD: Duration = Duration::from_secs(1);
 
-/// The configuration of a link.
+/// The configuration of a replica's link to its master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaConfig {
     /// The port announced to the master (`replica-announce-port` or `port`).
     pub listening_port: u16,
-    /// `replica-announce-ip`.
+    /// `replica-announce-ip`: the address that the master shows for this replica, if it is not that of the connection.
     pub announce_ip: Option<String>,
-    /// The node id, in cluster mode.
+    /// The node id that is announced in cluster mode; `None` otherwise.
     pub node: Option<NodeId>,
-    /// `masteruser`.
+    /// `masteruser`: the user to authenticate as; `None` means the default user.
     pub user: Option<Vec<u8>>,
-    /// `masterauth`.
+    /// `masterauth`: the password; with `None` no AUTH is sent.
     pub password: Option<Vec<u8>>,
-    /// `repl-timeout`.
+    /// `repl-timeout`: a link without received bytes for this long is closed.
     pub timeout: Duration,
     /// Whether the master is a replica of this node that is asked to take over (FAILOVER).
     pub failover: bool,
@@ -71,35 +72,35 @@ pub struct ReplicaConfig {
 /// An event of the link. All except `Deadline` are results of actions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaEvent {
-    /// The time of [`Replica::next_deadline`].
+    /// The time of [`Replica::next_deadline`] has come; an early event is harmless.
     Deadline,
-    /// The connection is established.
+    /// The connection to the master is established.
     Connected,
-    /// The connection could not be established.
+    /// The connection to the master could not be established.
     ConnectFailed {
-        /// Whether the host refused it because nothing listens on the port.
+        /// Whether the host refused the connection because nothing listens on the port.
         refused: bool,
     },
-    /// The connection closed.
+    /// The connection to the master broke or was closed by the master.
     Closed,
-    /// Bytes were received.
+    /// The master sent these bytes.
     Received(Vec<u8>),
     /// An event of the snapshot connection.
     RdbChannel(RdbChannelEvent),
     /// A snapshot that is loaded while it is received starts to replace the data.
     ReplacingData,
-    /// The snapshot was loaded.
+    /// The snapshot was loaded and has replaced the data.
     Loaded,
     /// The snapshot could not be loaded, and the old data is gone.
     LoadFailed,
     /// The snapshot is invalid; the old data is unchanged.
     LoadRejected,
-    /// A part of the stream was applied.
+    /// The process has applied and logged a part of the stream.
     Applied {
-        /// The number of bytes to add to the offset.
+        /// The number of bytes to add to the offset. A transaction counts when its EXEC is applied.
         bytes: u64,
     },
-    /// The stream contained REPLCONF GETACK.
+    /// The stream contained REPLCONF GETACK, so the master wants an acknowledgement now.
     AckRequested,
     /// The stream cannot be parsed, so the data may differ from the master's.
     InvalidStream(String),
@@ -108,41 +109,41 @@ pub enum ReplicaEvent {
 /// An event of the snapshot connection. `Connected` or `Closed` follows [`RdbChannelAction::Connect`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RdbChannelEvent {
-    /// The connection is established.
+    /// The snapshot connection is established.
     Connected,
-    /// The connection could not be established, or closed.
+    /// The snapshot connection could not be established, or closed.
     Closed,
-    /// Bytes were received.
+    /// The master sent these bytes over the snapshot connection.
     Received(Vec<u8>),
 }
 
 /// An action on the snapshot connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RdbChannelAction {
-    /// Connect to the same master.
+    /// Open a second connection to the same master.
     Connect,
-    /// Send bytes.
+    /// Send bytes over the snapshot connection.
     Send(Vec<u8>),
-    /// Close the connection.
+    /// Close the snapshot connection.
     Close,
 }
 
 /// An action for the caller to perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaAction {
-    /// Connect to the master.
+    /// Open a connection to the master.
     Connect,
     /// Close the connection, and the snapshot connection if there is one.
     Close(LinkError),
-    /// Send bytes.
+    /// Send bytes to the master.
     Send(Vec<u8>),
     /// Perform an action on the snapshot connection.
     RdbChannel(RdbChannelAction),
     /// A snapshot starts to arrive. The data stays until it is complete.
     BeginTransfer {
-        /// The position of the snapshot.
+        /// The position in the master's history at which the snapshot was taken.
         position: Position,
-        /// The length in bytes, if the master announced it.
+        /// The length in bytes; `None` if the snapshot ends with a mark.
         len: Option<u64>,
     },
     /// The next bytes of the snapshot.
@@ -150,12 +151,12 @@ pub enum ReplicaAction {
     /// The snapshot is complete: replace the data with it, adopt its position, and report the result. Meanwhile read
     /// from the master only while [`Replica::should_read`] is true.
     Load {
-        /// The position of the snapshot.
+        /// The position of the snapshot, to adopt with it.
         position: Position,
     },
     /// The master accepted a partial synchronisation.
     Resume {
-        /// The replication id from now on.
+        /// The replication id under which the stream continues.
         id: ReplId,
         /// The migrating slots of the master, if it sent them; they replace the known ones.
         slot_states: Option<Vec<u8>>,
@@ -166,10 +167,10 @@ pub enum ReplicaAction {
     Stream(Vec<u8>),
 }
 
-/// Why a link was closed.
+/// Why the replica closed the link to its master.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    /// Nothing was received for `repl-timeout`.
+    /// The master sent nothing for `repl-timeout`.
     #[error("the master has been silent for too long")]
     TimedOut,
     /// The master replied with this error.
@@ -178,10 +179,10 @@ pub enum LinkError {
     /// The master sent a malformed reply.
     #[error("the master's answer makes no sense: {0}")]
     MalformedReply(String),
-    /// The snapshot could not be loaded.
+    /// The snapshot is invalid or could not be loaded.
     #[error("the snapshot could not be loaded")]
     LoadFailed,
-    /// The snapshot connection failed.
+    /// The snapshot connection failed before the snapshot was complete.
     #[error("the connection for the snapshot was lost")]
     RdbChannelLost,
 }
@@ -189,15 +190,15 @@ pub enum LinkError {
 /// The state of the link as ROLE and INFO show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkState {
-    /// Not connected.
+    /// The replica is not connected and will try again.
     Connect,
-    /// Connecting.
+    /// A connection attempt is in progress.
     Connecting,
-    /// Exchanging PING, AUTH, REPLCONF and PSYNC.
+    /// PING, AUTH, REPLCONF and PSYNC are being exchanged.
     Handshake,
-    /// Receiving or loading a snapshot.
+    /// A snapshot is being received or loaded.
     Sync,
-    /// Receiving the stream.
+    /// The replica receives the stream.
     Connected,
 }
 
@@ -226,13 +227,14 @@ enum State {
     Dual(Dual),
     Loading {
         position: Position,
-        /// The position of the data before the load.
+        /// The position of the data before the load, restored if the snapshot is rejected.
         position_before_load: Option<Position>,
         buffered: StreamBuffer,
         next_keepalive: Instant,
         stream: StreamDuringLoad,
     },
-    /// Buffered bytes are applied before more are read. If `lost`, the link is re-established afterwards.
+    /// Bytes that were buffered during the load are applied before more are read. If the link is `lost`, it is
+    /// re-established afterwards.
     Streaming {
         next_ack: Instant,
         lasting_at: Instant,
@@ -261,15 +263,15 @@ pub struct Replica {
     /// The offset up to which the append-only file is on disk, if there is one.
     fsynced_offset: Option<ReplOffset>,
     last_heard: Instant,
-    /// The time at which the link went down.
+    /// When the link went down; `None` while it is up.
     down_since: Option<Instant>,
-    /// Whether the link was ever up.
+    /// Whether the link was ever up, so that the data is a state of this master.
     was_ever_up: bool,
     /// Whether the last PSYNC was answered with an error.
     is_psync_refused: bool,
     /// The size of the current or last snapshot received so far, in bytes.
     received_bytes: u64,
-    /// Full synchronisations since the last lasting link, and how many of them failed.
+    /// The number of full synchronisations since the last lasting link, and how many of them failed.
     consecutive_full_syncs: u32,
     failed_full_syncs: u32,
 }
@@ -310,7 +312,7 @@ impl Replica {
         self.position
     }
 
-    /// Returns the state of the link.
+    /// Returns the state of the link as ROLE and INFO show it.
     #[must_use]
     pub fn link_state(&self) -> LinkState {
         match &self.state {
@@ -323,7 +325,7 @@ impl Replica {
         }
     }
 
-    /// Returns the time since which the link has been down, if it is down.
+    /// Returns when the link went down, or `None` while it is up.
     #[must_use]
     pub fn down_since(&self) -> Option<Instant> {
         self.down_since
@@ -488,7 +490,7 @@ impl Replica {
 
     fn on_closed(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         if let State::Loading { stream, .. } = &mut self.state {
-            // Everything needed has been received. The link is re-established after the load.
+            // The replica has received everything that it needs. The link is re-established after the load.
             *stream = StreamDuringLoad::Lost;
             return;
         }
@@ -570,7 +572,7 @@ impl Replica {
         stream: StreamDuringLoad,
         out: &mut Vec<ReplicaAction>,
     ) {
-        // The data is neither the old nor the new from here on.
+        // From here on the data is neither the old nor the new state.
         let before = self.position.take();
         self.state = State::Loading {
             position,
@@ -696,7 +698,7 @@ impl Replica {
     }
 }
 
-/// Returns the size of the snapshot parts in these actions.
+/// Returns the total size of the snapshot parts in these actions.
 fn count_snapshot_bytes(actions: &[ReplicaAction]) -> u64 {
     let len = |action: &ReplicaAction| {
         if let ReplicaAction::Snapshot(bytes) = action { bytes.len() as u64 } else { 0 }

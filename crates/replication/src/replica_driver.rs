@@ -32,7 +32,7 @@ use crate::write_authority::StreamEpoch;
 pub enum ReplicaDriverEvent {
     /// Every write admitted before the stream started is in the log, and no snapshot is being loaded.
     Drained,
-    /// An event of the link to the master.
+    /// An event of the connections to the master, the snapshot or the stream.
     Link(replica::ReplicaEvent),
 }
 
@@ -41,9 +41,9 @@ pub enum ReplicaDriverEvent {
 pub enum ReplicaDriverAction {
     /// The stream was superseded: close the connections to its master.
     StreamSuperseded,
-    /// The history of this node was replaced: its own replicas must resynchronise.
+    /// The history of this node was replaced, so its own replicas must resynchronise.
     HistoryReplaced,
-    /// Perform an action of the replica's state machine.
+    /// Perform an action of the [`Replica`] state machine.
     LinkAction(ReplicaAction),
 }
 
@@ -60,17 +60,17 @@ struct Upstream<M> {
     stream: StreamEpoch,
     replica: Replica,
     pending_work: PendingWork,
-    /// The data belongs to another history than the master's, which has not sent its own yet.
+    /// Whether the data belongs to another history than the master's, and the master has not sent its own yet.
     is_data_foreign: bool,
 }
 
 /// The work that the process is doing for the state machine, which waits for it to finish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PendingWork {
-    /// Finishing writes admitted as a master, or loading the snapshot of an earlier master.
+    /// The process finishes writes admitted as a master, or loads the snapshot of an earlier master.
     FinishEarlierRole,
     None,
-    /// Applying a part of the stream.
+    /// The process applies a part of the stream.
     ApplyBatch,
 }
 
@@ -106,7 +106,7 @@ impl<M: PartialEq> ReplicaDriver<M> {
         self.followed_master.as_ref().map(|upstream| upstream.stream)
     }
 
-    /// Returns whether this node receives every change of its master. True for a master.
+    /// Returns whether this node receives every change of its master. A master is always in sync.
     #[must_use]
     pub fn is_in_sync(&self) -> bool {
         self.replica().is_none_or(|replica| replica.link_state() == LinkState::Connected)
@@ -119,8 +119,8 @@ impl<M: PartialEq> ReplicaDriver<M> {
         log.is_open() && self.replica().is_some_and(Replica::was_ever_up)
     }
 
-    /// Returns the offset by which this node is ranked in a failover. Zero if its data belongs to no history, or to
-    /// another one than its master's: its larger offset would otherwise win the election.
+    /// Returns the offset by which this node is ranked in a failover. The offset is zero if the data belongs to no
+    /// history, or to another one than its master's, because a larger offset would otherwise win the election.
     #[must_use]
     pub fn failover_offset(&self, log: &Log) -> ReplOffset {
         let has_none = self

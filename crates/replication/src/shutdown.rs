@@ -16,14 +16,14 @@ use clock::Instant;
 use driver::Driver;
 use slot_routing::ReplOffset;
 
-/// The options of a shutdown.
+/// The options of the SHUTDOWN command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShutdownOptions {
     /// Do not wait for replicas (NOW).
     pub skips_replicas: bool,
     /// Exit even if the data cannot be saved (FORCE).
     pub ignores_save_errors: bool,
-    /// Hand over to a replica first (FAILOVER), for a master of a cluster.
+    /// Hand over to a replica before saving (FAILOVER), for a master of a cluster.
     pub hands_over: bool,
 }
 
@@ -33,13 +33,13 @@ pub const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The state of the log and of the replicas once writes are paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PausedLog {
-    /// The end of the log.
+    /// The offset that a replica must reach to have all data.
     pub log_end: ReplOffset,
     /// The number of replicas; zero on a replica, whose sub-replicas can get the data from the master.
     pub replicas: usize,
     /// The number of replicas that have the whole log.
     pub in_sync: usize,
-    /// How long the other replicas may take (`shutdown-timeout`).
+    /// How long replicas that lack data may take to catch up (`shutdown-timeout`).
     pub replica_timeout: Duration,
 }
 
@@ -50,13 +50,13 @@ pub enum ShutdownEvent {
     WritesHeld(PausedLog),
     /// The number of replicas that have the whole log.
     InSync(usize),
-    /// The time of [`ShutdownSequence::next_deadline`]; an early event is harmless.
+    /// The time of [`ShutdownSequence::next_deadline`] has come; an early event is harmless.
     Deadline,
-    /// SHUTDOWN ABORT.
+    /// A client sent SHUTDOWN ABORT.
     Aborted,
-    /// Another node has taken over, or no replica can.
+    /// Another node has taken over, or no replica can take over.
     HandedOver,
-    /// Whether the data could be saved.
+    /// The save has ended; true if the data is on disk.
     Saved(bool),
 }
 
@@ -67,32 +67,32 @@ pub enum ShutdownAction {
     HoldWrites,
     /// Report with [`ShutdownEvent::InSync`] as replicas acknowledge the log up to `end`.
     AwaitReplicas {
-        /// The end of the log.
+        /// The offset that the replicas must acknowledge.
         log_end: ReplOffset,
-        /// The number of replicas to wait for.
+        /// The number of replicas that must acknowledge the offset.
         replicas: usize,
     },
     /// Log how many replicas have caught up; the wait is over.
     LogInSync {
         /// The number of replicas that have the whole log.
         in_sync: usize,
-        /// The number of all replicas.
+        /// The number of all replicas, including those that have not caught up.
         total: usize,
     },
     /// Ask a replica that has the whole log to take over, then send [`ShutdownEvent::HandedOver`].
     HandOver,
     /// Save the data, then send [`ShutdownEvent::Saved`].
     Save,
-    /// Exit.
+    /// Exit the process; the data is saved, or FORCE was given.
     Exit,
     /// Cancel the shutdown and resume client writes.
     Cancel(CancelReason),
 }
 
-/// Why a shutdown is cancelled.
+/// Why the server stays up after SHUTDOWN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelReason {
-    /// SHUTDOWN ABORT.
+    /// A client sent SHUTDOWN ABORT.
     Aborted,
     /// The data could not be saved.
     NotSaved,
@@ -115,7 +115,7 @@ pub struct ShutdownSequence {
 }
 
 impl ShutdownSequence {
-    /// Starts a shutdown.
+    /// Starts a shutdown with the action that pauses writes.
     #[must_use]
     pub fn new(plan: ShutdownOptions, out: &mut Vec<ShutdownAction>) -> Self {
         out.push(ShutdownAction::HoldWrites);
@@ -232,7 +232,7 @@ mod tests {
         ShutdownAction::LogInSync { in_sync, total: 2 }
     }
 
-    /// The actions of a stop to which this happens, each at its second.
+    /// Returns the actions of a shutdown with these events, each at its second.
     fn actions_after(plan: ShutdownOptions, inputs: &[(u64, ShutdownEvent)]) -> Vec<ShutdownAction> {
         let mut out = Vec::new();
         let mut stop = ShutdownSequence::new(plan, &mut out);

@@ -7,16 +7,16 @@ use slot_routing::ReplOffset;
 /// The copies of the log that a waiter requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequiredCopies {
-    /// Acknowledged by replicas (WAIT).
+    /// Replicas must have acknowledged the log (WAIT).
     Acknowledged {
-        /// The number of replicas.
+        /// The number of replicas that must have acknowledged it.
         replicas: usize,
     },
-    /// Synced to disk in append-only files (WAITAOF).
+    /// The log must be synced to disk in append-only files (WAITAOF).
     Synced {
-        /// Whether the file of this node counts.
+        /// Whether the file of this node must be synced too.
         local: bool,
-        /// The number of replicas whose files must have it.
+        /// The number of replicas whose files must be synced.
         replicas: usize,
     },
 }
@@ -32,12 +32,12 @@ impl RequiredCopies {
 /// The part of the log that is on disk in the append-only file of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDisk {
-    /// There is no append-only file.
+    /// This node has no append-only file.
     #[default]
     AppendOnlyOff,
-    /// Nothing yet: the first base of the file has not been written.
+    /// Nothing is on disk yet, because the first base of the file has not been written.
     NotYet,
-    /// Everything before this offset.
+    /// Everything before this offset is on disk.
     UpTo(ReplOffset),
 }
 
@@ -55,7 +55,7 @@ impl OnDisk {
 /// How far the log has been copied.
 #[derive(Debug, Default)]
 pub struct LogProgress {
-    /// The part on the disk of this node.
+    /// The part of the log that is on the disk of this node.
     pub local: OnDisk,
     /// The acknowledged offset of each replica, in any order.
     pub acknowledged: Vec<ReplOffset>,
@@ -66,9 +66,9 @@ pub struct LogProgress {
 /// The number of copies of the log up to some offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyCount {
-    /// Whether this node has it on disk.
+    /// Whether this node has the log up to that offset on disk.
     pub local: bool,
-    /// The number of replicas that have it, in memory or on disk as required.
+    /// The number of replicas that have the log up to that offset, in memory or on disk as required.
     pub replicas: usize,
 }
 
@@ -80,7 +80,7 @@ impl LogProgress {
     /// Counts the copies of the log before `offset`.
     ///
     /// # Errors
-    /// If the append-only file of this node is required, but switched off.
+    /// The append-only file of this node is required but disabled.
     pub fn count_copies(
         &self,
         offset: ReplOffset,
@@ -98,14 +98,14 @@ impl LogProgress {
         Ok(CopyCount { local: self.local.end().is_some_and(|upto| has_it(&upto)), replicas })
     }
 
-    /// Returns the largest offset of all copies.
+    /// Returns the largest offset that any copy has reached.
     fn max_offset(&self) -> ReplOffset {
         self.acknowledged.iter().copied().chain(self.local.end()).max().unwrap_or_default()
     }
 }
 
 impl CopyCount {
-    /// Returns whether these copies satisfy `wanted`.
+    /// Returns whether these copies are as many as `wanted`.
     #[must_use]
     pub fn satisfies(self, wanted: RequiredCopies) -> bool {
         match wanted {
@@ -227,7 +227,7 @@ mod tests {
         }
         let begun = LogProgress { local: OnDisk::NotYet, ..progress(None, &[60, 60], &[]) };
         assert_eq!(release(&mut waiters, &begun), []);
-        // A copy in memory alone does not count.
+        // A copy that is only in memory does not count.
         assert_eq!(release(&mut waiters, &progress(Some(9), &[60, 60], &[10, 9])), []);
         assert_eq!(release(&mut waiters, &progress(Some(19), &[60, 60], &[20])), [("here", Ok(1))]);
         assert_eq!(release(&mut waiters, &progress(Some(20), &[60], &[20])), [("both", Ok(1))]);

@@ -81,14 +81,15 @@ impl WriteAuthority {
         self.mode == WriteMode::Replica && stream == self.epoch && !self.is_sealed
     }
 
-    /// Returns whether this is the newest stream, even if draining has not finished and it is not applied yet.
+    /// Returns whether this is the newest stream, even if earlier writes are still running and the stream is not
+    /// applied yet.
     #[must_use]
     pub fn is_current(&self, stream: StreamEpoch) -> bool {
         self.mode != WriteMode::Master && stream == self.epoch
     }
 
-    /// Starts to follow a master, or a different master than before. Invalidates older streams and returns the
-    /// generation of the new one.
+    /// Starts to follow a master, or a different master than before. Invalidates older streams and returns the epoch of
+    /// the new one.
     pub fn demote(&mut self) -> StreamEpoch {
         self.epoch.0 += 1;
         if self.mode == WriteMode::Master {

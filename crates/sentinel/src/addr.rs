@@ -7,9 +7,9 @@ use consensus::PeerId;
 /// The address of an instance. The host is an IP address or, if hostnames are enabled, a hostname.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Addr {
-    /// IP address or hostname.
+    /// IP address, or a hostname that is resolved before connecting.
     pub host: String,
-    /// TCP port.
+    /// TCP port for clients and other sentinels.
     pub port: u16,
 }
 
@@ -20,7 +20,7 @@ impl Addr {
         Self { host: host.to_owned(), port }
     }
 
-    /// Whether the host is an IP address rather than a hostname.
+    /// Returns whether the host is an IP address rather than a hostname.
     #[must_use]
     pub fn is_ip(&self) -> bool {
         is_ip(&self.host)
@@ -64,7 +64,7 @@ impl RunId {
         (text.len() == 40 && hex && id.number().is_some()).then_some(id)
     }
 
-    /// The 40 hexadecimal characters.
+    /// Returns the id as 40 hexadecimal characters.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

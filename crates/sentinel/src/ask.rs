@@ -19,7 +19,7 @@ use crate::shared::Context;
 const ASK_URGENT: std::time::Duration = std::time::Duration::from_millis(50);
 /// Query interval for sentinels that do not suspect the master yet, because they are about to.
 const ASK_UNSUSPECTING: std::time::Duration = std::time::Duration::from_millis(20);
-/// How long a suspicion counts as urgent.
+/// How long a suspicion counts as urgent; later queries use the normal interval.
 const FRESH: std::time::Duration = std::time::Duration::from_secs(3);
 
 impl Master {
@@ -86,7 +86,7 @@ impl Master {
         }
     }
 
-    /// Records the vote that another sentinel reported: candidate and epoch.
+    /// Records the vote that another sentinel reported, as the candidate's run id and the epoch.
     pub(crate) fn take_vote(&mut self, cx: &mut Context<'_>, run_id: &RunId, vote: (String, u64)) {
         let Some(peer) = self.peers.get_mut(run_id) else { return };
         if peer.vote.as_ref().map(|(_, epoch)| *epoch) != Some(vote.1) {
@@ -167,7 +167,7 @@ impl Master {
         }
     }
 
-    /// Updates the address of a known sentinel.
+    /// Stores the announced address of a known sentinel and connects to it.
     fn move_peer(&mut self, cx: &mut Context<'_>, hello: &Hello) {
         self.remove_peer_at(cx, &hello.addr);
         let peer = self.peers.get_mut(&hello.run_id).expect("it is known");

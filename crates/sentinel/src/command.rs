@@ -15,7 +15,7 @@ mod operate;
 mod peers;
 mod settings;
 
-/// A client command in execution.
+/// A client command that is being executed.
 struct CommandCall<'a> {
     sentinel: &'a mut Sentinel,
     now: Instant,
@@ -25,7 +25,7 @@ struct CommandCall<'a> {
     out: &'a mut SentinelOutput,
     /// The journal record that must be durable before the reply leaves.
     after: u64,
-    /// Whether the reply confirms that the configuration was saved.
+    /// Whether the reply confirms that the configuration was saved, so that it becomes an error if saving fails.
     is_kept: bool,
 }
 
@@ -69,7 +69,7 @@ impl CommandCall<'_> {
     }
 }
 
-/// A subcommand of SENTINEL.
+/// One entry of the table of SENTINEL subcommands.
 struct Subcommand {
     name: &'static str,
     run: fn(&mut CommandCall<'_>),
@@ -83,7 +83,7 @@ macro_rules! subcommands {
     };
 }
 
-/// In the order of HELP. Entries without help lines are Valkey's alternative names and SLAVES.
+/// The subcommands in the order of HELP. Entries without help lines are Valkey's alternative names and SLAVES.
 static SUBCOMMANDS: &[Subcommand] = subcommands! {
     "ckquorum" peers::ckquorum, ["CKQUORUM <master-name>",
         "    Check if the current Sentinel configuration is able to reach the quorum",
@@ -149,7 +149,7 @@ pub fn subcommands() -> impl Iterator<Item = &'static str> {
 }
 
 impl Sentinel {
-    /// Executes a client command.
+    /// Executes a client command and replies to the client.
     pub(crate) fn on_command(
         &mut self,
         now: Instant,
@@ -176,7 +176,7 @@ impl Sentinel {
         out.push(SentinelAction::Reply { client, after, is_kept, reply });
     }
 
-    /// The `Sentinel` section of INFO.
+    /// Returns the `Sentinel` section of INFO.
     #[must_use]
     pub fn info(&self, now: Instant) -> String {
         describe::info(self, now)
@@ -207,7 +207,7 @@ fn help(call: &mut CommandCall<'_>) {
     }
 }
 
-/// PUBLISH: other sentinels also send hello messages over a command link.
+/// Handles PUBLISH, because other sentinels also send hello messages over a command link.
 fn publish(call: &mut CommandCall<'_>) {
     if call.args[0] != HELLO_CHANNEL.as_bytes() {
         call.reply.error("ERR Only HELLO messages are accepted by Sentinel instances.");

@@ -23,30 +23,30 @@ use line::{quoted, split_line};
 pub struct KnownMaster {
     /// The name of the master in client queries.
     pub name: String,
-    /// The address at the time of writing.
+    /// The address of the master when the file was written.
     pub addr: Addr,
-    /// Options of this master.
+    /// The options of this master; those not in the file have their defaults.
     pub settings: MasterSettings,
     /// The epoch of the last known failover.
     pub config_epoch: u64,
     /// The epoch of this sentinel's last vote.
     pub leader_epoch: u64,
-    /// Known replicas.
+    /// The replicas that were known when the file was written.
     pub replicas: Vec<Addr>,
-    /// Known other sentinels with their run ids.
+    /// The other sentinels that were known when the file was written, with their run ids.
     pub sentinels: Vec<(Addr, RunId)>,
 }
 
-/// The parsed configuration file.
+/// The content of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SentinelConfig {
-    /// Options that do not belong to a master.
+    /// Options of the sentinel itself, which apply to all masters.
     pub global: GlobalSettings,
     /// This sentinel's run id; `None` before the first start.
     pub myid: Option<RunId>,
-    /// The highest epoch seen.
+    /// The highest epoch seen for any master.
     pub current_epoch: u64,
-    /// The monitored masters.
+    /// The monitored masters in the order of their `monitor` lines.
     pub masters: Vec<KnownMaster>,
     /// The `user` lines, split into the words after `user`, for the caller.
     pub users: Vec<Vec<Vec<u8>>>,
@@ -61,9 +61,9 @@ pub struct SentinelConfig {
 pub struct SentinelConfigError {
     /// Line number, starting at 1.
     pub line: usize,
-    /// The text of the line.
+    /// The text of the line, as shown in the error message.
     pub text: String,
-    /// A description of the error.
+    /// A description of the error, in the wording of redis-sentinel if it has one.
     pub reason: String,
 }
 
@@ -114,11 +114,11 @@ impl SentinelConfig {
         }
         let texts = texts.ok_or("Bad directive or wrong number of arguments")?;
         if let ("port", [_, port]) = (texts[0].to_ascii_lowercase().as_str(), texts.as_slice()) {
-            // An invalid port is reported by the caller, like all server directives.
+            // The caller reports an invalid port, as it does for all server directives.
             self.global.port = port.parse().unwrap_or(self.global.port);
         }
         if let (true, [_, level]) = (is_log_level(words), texts.as_slice()) {
-            // An invalid level is reported by the caller.
+            // The caller reports an invalid level.
             self.global.log_level = LogLevel::from_word(level).unwrap_or(self.global.log_level);
         }
         self.server.push(texts.into_iter().map(str::to_owned).collect());
@@ -293,7 +293,7 @@ impl KnownMaster {
         Ok(())
     }
 
-    /// The lines that follow the master's `monitor` line.
+    /// The lines that follow the `monitor` line of this master.
     fn lines(&self) -> Vec<String> {
         let name = quoted(&self.name);
         let settings = &self.settings;
@@ -360,8 +360,7 @@ impl SentinelConfig {
         self.lines.truncate(first);
     }
 
-    /// All lines of the current configuration, with the key that identifies each: option, master and, for single-valued
-    /// options, nothing more.
+    /// All lines of the current configuration, each with a key. A line replaces the old line with the same key.
     fn current(&self) -> Vec<(String, String)> {
         let global = &self.global;
         let mut lines = Vec::new();
@@ -412,7 +411,7 @@ impl SentinelConfig {
         lines.into_iter().map(identified).collect()
     }
 
-    /// The file content with the current configuration.
+    /// Returns the file content with the current configuration.
     #[must_use]
     pub fn rewritten(&self) -> Vec<u8> {
         rewrite::rewrite(&self.lines, self.current())
@@ -426,7 +425,7 @@ fn lines(text: &[u8]) -> Vec<Vec<u8>> {
     if text.is_empty() { Vec::new() } else { text.split(|&byte| byte == b'\n').map(line).collect() }
 }
 
-/// Formats a line for error messages.
+/// Formats a line for error messages, with invalid UTF-8 replaced.
 fn shown(line: &[u8]) -> String {
     String::from_utf8_lossy(line.trim_ascii()).into_owned()
 }

@@ -65,7 +65,7 @@ impl Master {
         }
     }
 
-    /// The journal number of a record of the group.
+    /// The journal number of the record with this number in the group.
     pub(crate) fn record(&self, number: RecordNumber) -> u64 {
         let known = self.synced.iter().rev().find(|(theirs, _)| *theirs <= number.0);
         known.map_or(0, |(_, ours)| *ours)
@@ -115,7 +115,7 @@ impl Master {
         }
     }
 
-    /// Adopts a newer epoch from any source.
+    /// Adopts a newer epoch, which can come from the journal, a hello message or another sentinel's reply.
     pub(crate) fn learn_epoch(&self, cx: &mut Context<'_>, epoch: u64) {
         if epoch > cx.shared.epoch {
             cx.shared.epoch = epoch;

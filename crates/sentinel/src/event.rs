@@ -6,20 +6,20 @@
 /// The level of an event, as in Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventLevel {
-    /// Logged at debug level only.
+    /// The event is only logged, at debug level.
     Debug,
-    /// Published, and logged at verbose level.
+    /// The event is published and logged at verbose level.
     Verbose,
-    /// Logged and published.
+    /// The event is published and logged at notice level.
     Notice,
-    /// Logged, published and passed to the notification script.
+    /// The event is published, logged at warning level, and passed to the notification script.
     Warning,
 }
 
 /// The instance that an event refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EventSubject {
-    /// `master`, `slave` or `sentinel`.
+    /// The kind as in Redis events: `master`, `slave` or `sentinel`.
     pub(crate) kind: &'static str,
     pub(crate) name: String,
     pub(crate) ip: String,

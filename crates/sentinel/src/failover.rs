@@ -39,14 +39,14 @@ const PROMOTE_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// How long a leader stays awake after the commit of the switch, to replicate it to slow members.
 const LEADER_LINGER: Duration = Duration::from_secs(1);
 
-/// Why a failover was started.
+/// The reason for which a failover was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailoverCause {
     /// The master is objectively down.
     Down,
-    /// An operator requested it: the master hands over if it can, otherwise it is replaced.
+    /// An operator requested the failover: the master hands over if it can, otherwise it is replaced.
     Operator,
-    /// An operator requested it on condition that the master hands over.
+    /// An operator requested the failover on condition that the master hands over.
     Coordinated,
     /// The master has handed over without a request from a sentinel.
     HandedOver,
@@ -68,7 +68,7 @@ pub(crate) struct Failover {
     pub(crate) phase: FailoverPhase,
     /// When the current phase began.
     pub(crate) since: Instant,
-    /// The leader's term.
+    /// The leader's term, which is the epoch of the switch.
     pub(crate) epoch: u64,
     pub(crate) target: Option<Addr>,
     /// Whether the target is promoted without the cooperation of the old master, which is down or did not hand over.
@@ -89,7 +89,7 @@ impl Failover {
         }
     }
 
-    /// The new master, once the switch is committed.
+    /// The new master, or `None` until the switch is committed.
     pub(crate) fn switched_to(&self) -> Option<&Addr> {
         self.target.as_ref().filter(|_| self.phase == FailoverPhase::Reconf)
     }
@@ -144,7 +144,7 @@ impl Master {
         failover.since = now;
     }
 
-    /// Handles a change of the group's leader.
+    /// Handles a change of the group's leader: a new leader selects a replica, and a former leader aborts.
     pub(crate) fn on_leader(&mut self, cx: &mut Context<'_>, term: Term, leader: Option<PeerId>) {
         let Some(failover) = &mut self.failover else { return };
         let elected = leader == Some(cx.shared.my_peer());
@@ -363,14 +363,14 @@ impl Master {
     fn on_master_death_during_handover(&mut self, cx: &mut Context<'_>, cause: FailoverCause) {
         self.note(cx, "the master is down and will not hand over".into());
         if cause == FailoverCause::Coordinated {
-            // The next failover is an automatic one.
+            // The next failover of this master is an automatic one.
             self.abort(cx, "-failover-abort-slave-timeout");
         } else if let Some(failover) = &mut self.failover {
             (failover.forced, failover.phase) = (true, FailoverPhase::Promote { sent: None });
         }
     }
 
-    /// Proposes that the switch is done.
+    /// Proposes to the group that the switch is complete.
     fn confirm(&mut self, cx: &mut Context<'_>) {
         let failover = self.failover.as_ref().expect("a failover is confirmed");
         let target = failover.target.clone().expect("a target was promoted");
@@ -487,7 +487,7 @@ impl Master {
         replica.reconf_since = now;
     }
 
-    /// Handles INFO from a replica.
+    /// Advances the failover if the INFO of a replica shows a promotion or a reconfiguration.
     pub(crate) fn on_replica_info(&mut self, cx: &mut Context<'_>, addr: &Addr) {
         if let Some(target) = self.failover.as_ref().and_then(Failover::switched_to).cloned() {
             let replica = &self.replicas[addr];
@@ -518,7 +518,7 @@ impl Master {
         self.failures += 1;
         self.retry_at = cx.now + doubled.min(self.settings.failover_timeout) + chance;
         self.failover = None;
-        // Another sentinel may have better information.
+        // This sentinel gives up the leadership, because another sentinel may have better information.
         self.drive(cx, GroupInput::Deactivate);
     }
 }

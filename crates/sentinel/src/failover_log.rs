@@ -57,7 +57,7 @@ impl FailoverRecorder {
         }
     }
 
-    /// Ends the current failover record of `master`.
+    /// Ends the current failover record of `master` with a last step.
     pub(crate) fn end(&mut self, now: Instant, master: &str, outcome: FailoverOutcome, text: &str) {
         if self.flights.iter().any(|flight| flight.is_open_of(master)) {
             self.step(now, master, "", text.to_owned());

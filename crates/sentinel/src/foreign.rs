@@ -23,7 +23,7 @@ use crate::link::Link;
 use crate::master::Master;
 use crate::shared::Context;
 
-/// How long a hello message counts; covers a restart of the other group's sentinels.
+/// How long a hello message counts, which covers a restart of the other group's sentinels.
 const CLAIM_LIFETIME: Duration = Duration::from_secs(60);
 /// Maximum number of groups remembered per server.
 const MAX_CLAIMS: usize = 8;
@@ -39,11 +39,11 @@ pub(crate) struct HelloClaim {
 /// The replication history of a server according to INFO.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ReplicationHistory {
-    /// `master_replid` and `master_replid2` if set.
+    /// The values of `master_replid` and `master_replid2` that are set.
     pub(crate) ids: Vec<String>,
     /// Whether the server has keys.
     pub(crate) has_keys: bool,
-    /// The replicas connected to a master.
+    /// The replicas that are connected to the server, if it is a master.
     pub(crate) replicas: Vec<Addr>,
 }
 
@@ -58,11 +58,11 @@ impl ReplicationHistory {
 /// Why a server at a replica's address is not treated as a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ForeignReason {
-    /// Sentinels of the named group announce it.
+    /// Sentinels of the named group announce the server.
     Claimed(String),
-    /// It has a different history and replicas of its own.
+    /// The server has a different history and replicas of its own.
     OwnReplicas,
-    /// It has keys of a different history and has not been up long enough to be announced.
+    /// The server has keys of a different history and has not been up long enough for sentinels to announce it.
     TooNew,
 }
 

@@ -17,17 +17,17 @@ use crate::master::Master;
 use crate::repair::PROMOTION_TIMEOUT;
 use crate::shared::Context;
 
-/// Maximum age of INFO for this decision; INFO is sent every second while it matters.
+/// Maximum age of INFO that the detection uses; INFO is sent every second while it matters.
 const FRESH: Duration = Duration::from_secs(3);
 
 /// Where the chain of masters that starts at the monitored master ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lineage {
-    /// At another master, with all links of the chain in sync: the master has handed over.
+    /// The chain ends at another master, and all its links are in sync: the master has handed over.
     Successor(Addr),
-    /// Nowhere: the servers replicate from each other.
+    /// The chain has no end, because the servers replicate from each other.
     Ring,
-    /// At the monitored master itself, at an unknown server, or at one without recent INFO.
+    /// The chain ends at the monitored master itself, at an unknown server, or at one without recent INFO.
     Unclear,
 }
 
@@ -60,7 +60,7 @@ impl Master {
         Lineage::Ring
     }
 
-    /// The replica that the master has handed over to.
+    /// The replica that the master has handed over to; `None` without a handover.
     pub(crate) fn successor(&self, cx: &Context<'_>) -> Option<Addr> {
         match self.lineage(cx) {
             Lineage::Successor(addr) => Some(addr),
@@ -71,7 +71,7 @@ impl Master {
     /// Starts a failover to commit a detected handover, unless one is running.
     pub(crate) fn start_failover_after_handover(&mut self, cx: &mut Context<'_>) {
         let since = cx.now.since(self.myself.role_since);
-        // By then, a sentinel that missed a switch has learned about it from hello messages.
+        // After this time, a sentinel that missed a switch has learned about it from hello messages.
         let settled = since > cx.shared.timing.publish_period + Duration::from_millis(500);
         let free = self.failover.is_none() && self.odown.is_none() && cx.now >= self.retry_at;
         if self.myself.role == Role::Master || !settled || !free || !self.is_confirmed_by_majority(cx) {

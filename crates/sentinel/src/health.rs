@@ -23,7 +23,8 @@ use crate::master::Master;
 use crate::settings::{MasterSettings, Timing};
 use crate::shared::Context;
 
-/// Why an instance counts as down, if it does. For a master this includes the role that it reports.
+/// Returns why an instance counts as down, or `None` if it is up. For a master the reasons include the role that it
+/// reports.
 fn cause(
     now: Instant,
     instance: &Instance,
@@ -60,13 +61,14 @@ fn link_cause(now: Instant, link: &Link, settings: &MasterSettings) -> Option<&'
     (link.silent_for(now) > settings.down_after).then_some("is silent")
 }
 
-/// Whether an instance that is down stays down: it recovers only with a correct answer after it was marked.
+/// Returns whether an instance that is down stays down: only a correct answer that arrives after `since` ends the
+/// state.
 fn stays_down(since: Instant, link: &Link) -> bool {
     link.last_good < since
 }
 
 impl Master {
-    /// Evaluates all instances.
+    /// Updates which instances are subjectively down, and whether the master is objectively down.
     pub(crate) fn update_health(&mut self, cx: &mut Context<'_>) {
         if cx.shared.tilt.is_some() {
             return;
@@ -105,7 +107,7 @@ impl Master {
                 self.announce_at(cx, EventLevel::Warning, "+sdown", addr, "");
                 if addr.is_none() {
                     self.note(cx, format!("suspected: {}", cause.unwrap_or("is silent")));
-                    // The replicas' offsets are needed soon.
+                    // The offsets of the replicas are needed soon, to select the one to promote.
                     self.ask_all_replicas(cx);
                 }
             }
@@ -142,13 +144,13 @@ impl Master {
         self.announce_peer(cx, EventLevel::Warning, event, peer, "");
     }
 
-    /// When the master will have been silent for too long.
+    /// When the silence of the master will be long enough to count as down; `None` while it answers.
     pub(crate) fn silence_ends(&self, cx: &Context<'_>) -> Option<Instant> {
         let since = cx.shared.links.at(self.myself.command).silent_since()?;
         self.myself.sdown.is_none().then(|| since + self.settings.down_after + Duration::from_millis(1))
     }
 
-    /// Number of sentinels that consider the master down.
+    /// Number of sentinels, including this one, that consider the master down.
     pub(crate) fn votes_for_down(&self) -> usize {
         let others = self.peers.values().filter(|peer| peer.master_down.is_some()).count();
         others + usize::from(self.myself.sdown.is_some())
@@ -179,7 +181,7 @@ impl Master {
         }
     }
 
-    /// Whether an instance has been healthy for `time`.
+    /// Returns whether an instance is up, its link is up, and it has been silent for less than `time`.
     pub(crate) fn is_healthy_for(&self, cx: &Context<'_>, instance: &Instance, time: Duration) -> bool {
         let link = cx.shared.links.at(instance.command);
         instance.sdown.is_none() && link.is_up() && link.silent_for(cx.now) < time

@@ -1,8 +1,8 @@
-//! Parses INFO replies.
+//! Parses the replies of monitored servers to INFO.
 
 use crate::addr::{Addr, is_host};
 
-/// Longer replies are truncated; a normal one has a few kilobytes.
+/// Maximum length of a kept reply in bytes. Longer replies are truncated; a normal reply has a few kilobytes.
 const MAX_TEXT: usize = 64 * 1024;
 /// Maximum number of replicas taken from one INFO reply.
 const MAX_REPLICAS: usize = 1024;
@@ -27,7 +27,7 @@ impl Role {
 pub(crate) struct InfoReport {
     pub(crate) run_id: Option<String>,
     pub(crate) role: Option<Role>,
-    /// The replicas of a master.
+    /// The replicas that a master lists.
     pub(crate) replicas: Vec<Addr>,
     pub(crate) master_host: Option<String>,
     pub(crate) master_port: Option<u16>,
@@ -36,12 +36,12 @@ pub(crate) struct InfoReport {
     pub(crate) priority: Option<u32>,
     pub(crate) offset: Option<u64>,
     pub(crate) announced: Option<bool>,
-    /// The replication ids that are set.
+    /// The replication ids of the server, without those that are all zeros.
     pub(crate) history: Vec<String>,
     pub(crate) has_keys: bool,
 }
 
-/// The text to keep for SENTINEL INFO-CACHE.
+/// Returns the text to keep for SENTINEL INFO-CACHE, at most [`MAX_TEXT`] bytes of it.
 pub(crate) fn kept(text: &[u8]) -> String {
     String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]).into_owned()
 }
@@ -82,7 +82,7 @@ pub(crate) fn parse(text: &str) -> InfoReport {
     report
 }
 
-/// Whether the replication id is set; all zeros mean that it is not.
+/// Returns whether the replication id is set; Redis shows an unset id as zeros.
 fn is_set(id: &str) -> bool {
     id.len() == 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) && id.bytes().any(|byte| byte != b'0')
 }

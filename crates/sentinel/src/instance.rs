@@ -17,33 +17,33 @@ use crate::transactions::REFUSAL_LIFETIME;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReconfigurationState {
     None,
-    /// The command was sent.
+    /// The command to follow the new master was sent.
     Sent,
     /// The replica reports the new master and is synchronizing.
     InProgress,
     Done,
-    /// The replica refused; it will be repaired later like any replica with the wrong master.
+    /// The replica refused to follow the new master; it will be repaired later like any replica with the wrong master.
     Refused,
 }
 
-/// A master or a replica.
+/// The state of a monitored server, a master or a replica.
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
     pub(crate) addr: Addr,
     pub(crate) run_id: String,
     pub(crate) command: LinkId,
     pub(crate) hello: LinkId,
-    /// Since when the instance has been subjectively down.
+    /// When the instance became subjectively down; `None` while it is up.
     pub(crate) sdown: Option<Instant>,
     pub(crate) published: Option<Instant>,
     pub(crate) info_asked: Option<Instant>,
     /// When the last INFO reply arrived.
     pub(crate) info_at: Option<Instant>,
     pub(crate) info: String,
-    /// The reported role, and since when.
+    /// The role in the last INFO or ROLE reply, and since when the instance has reported it.
     pub(crate) role: Role,
     pub(crate) role_since: Instant,
-    /// The reported master, since when, and the state of that replication link.
+    /// The master that the instance reports, since when, and the state of that replication link.
     pub(crate) master: Option<Addr>,
     pub(crate) master_since: Instant,
     pub(crate) master_link_up: bool,
@@ -53,16 +53,16 @@ pub(crate) struct Instance {
     pub(crate) announced: bool,
     pub(crate) reconf: ReconfigurationState,
     pub(crate) reconf_since: Instant,
-    /// When a restart was detected, if `master-reboot-down-after-period` applies.
+    /// When a restart of the instance was detected, if `master-reboot-down-after-period` applies.
     pub(crate) rebooted: Option<Instant>,
     pub(crate) script_kill_sent: bool,
-    /// The reported replication history.
+    /// The replication history in the last INFO reply.
     pub(crate) history: ReplicationHistory,
-    /// Why it is not treated as a replica of this group.
+    /// Why the server is not treated as a replica of this group; `None` if it is one.
     pub(crate) foreign: Option<ForeignReason>,
-    /// When it last refused to become a replica or a master.
+    /// When the instance last refused to become a replica or a master.
     pub(crate) refused: Option<Instant>,
-    /// When it was last sent a new master to repair its configuration.
+    /// When the instance was last sent a new master to repair its configuration.
     pub(crate) repaired: Option<Instant>,
 }
 
@@ -101,12 +101,12 @@ impl Instance {
         }
     }
 
-    /// Whether it refused a command recently and would refuse it again.
+    /// Returns whether the instance refused a command so recently that it would refuse again.
     pub(crate) fn has_recently_refused(&self, now: Instant) -> bool {
         self.refused.is_some_and(|at| now.since(at) < REFUSAL_LIFETIME)
     }
 
-    /// Since when it has been loading its data after a restart.
+    /// Returns since when the instance has been loading its data after a restart.
     pub(crate) fn loading_since(&self, link: &Link) -> Option<Instant> {
         self.rebooted.filter(|at| link.last_ready < *at)
     }
@@ -121,21 +121,21 @@ impl Instance {
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) run_id: RunId,
-    /// Port 0 means that the sentinel announced to be unreachable.
+    /// The announced address. Port 0 means that the sentinel announced to be unreachable.
     pub(crate) addr: Addr,
     pub(crate) link: Option<LinkId>,
     pub(crate) sdown: Option<Instant>,
     pub(crate) last_hello: Instant,
-    /// Since when its hello messages have arrived without a gap. A network that was down delivers outdated messages
-    /// first.
+    /// Since when the hello messages of this sentinel have arrived without a gap. A network that was down delivers
+    /// outdated messages first.
     pub(crate) continuous_since: Instant,
-    /// The configuration epoch in its last hello message.
+    /// The configuration epoch in the last hello message of this sentinel.
     pub(crate) config_epoch: Option<u64>,
     pub(crate) published: Option<Instant>,
     pub(crate) asked: Option<Instant>,
-    /// When it last reported the master as down.
+    /// When this sentinel last reported the master as down.
     pub(crate) master_down: Option<Instant>,
-    /// Its last reported vote: candidate and epoch.
+    /// The vote that this sentinel last reported: candidate and epoch.
     pub(crate) vote: Option<(String, u64)>,
 }
 
@@ -158,7 +158,7 @@ impl Peer {
         peer
     }
 
-    /// Switches to the link of its current address.
+    /// Switches to the link of the sentinel's current address.
     pub(crate) fn relink(&mut self, cx: &mut Context<'_>) {
         let (user, pass) = (cx.shared.global.sentinel_user.clone(), cx.shared.global.sentinel_pass.clone());
         let (now, links) = (cx.now, &mut cx.shared.links);

@@ -18,7 +18,7 @@ use crate::transactions::Transaction;
 
 /// Maximum number of pending replies; further requests are dropped.
 pub(crate) const MAX_PENDING: usize = 100;
-/// Timeout of a connection attempt.
+/// A connection attempt that takes longer than this counts as failed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Retry intervals: right after the link was lost, and later.
 const RETRY_SOON: Duration = Duration::from_millis(30);
@@ -29,12 +29,12 @@ const SOON: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
-/// The purpose of a link.
+/// Whether a link carries requests or hello messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LinkKind {
-    /// Carries requests and replies.
+    /// The link carries requests and replies.
     Command,
-    /// Subscribed to the hello channel.
+    /// The link is subscribed to the hello channel and receives only its messages.
     Hello,
 }
 
@@ -49,16 +49,16 @@ pub(crate) enum LinkOwner {
 pub(crate) enum PendingReply {
     /// A request whose reply needs no special handling.
     Plain,
-    /// AUTH.
+    /// AUTH with the credentials of the link.
     Auth,
     Ping,
-    /// INFO on behalf of this master.
+    /// INFO, sent on behalf of the master with this name.
     Info(String),
-    /// ROLE on behalf of this master.
+    /// ROLE, sent on behalf of the master with this name.
     Role(String),
     /// SENTINEL IS-MASTER-DOWN-BY-ADDR about this master and address, sent to this sentinel.
     Ask(String, Addr, RunId),
-    /// The query whether the sentinel supports SENTINEL RAFT.
+    /// The query whether the sentinel at the other end supports SENTINEL RAFT.
     Probe,
     /// EXEC of a transaction that reconfigures a server of this master.
     Order(String, Transaction),
@@ -86,15 +86,15 @@ pub(crate) struct Link {
     pub(crate) lost: Option<Instant>,
     /// Since when connections have been refused after the link broke.
     pub(crate) refused: Option<Instant>,
-    /// When the oldest PING without a correct answer was sent.
+    /// When the oldest PING that has no correct answer yet was sent.
     pub(crate) waiting: Option<Instant>,
     pub(crate) last_ping: Option<Instant>,
-    /// When the last correct answer to a PING arrived, and the last answer of any kind.
+    /// When the last correct answer to a PING arrived, and when the last answer of any kind arrived.
     pub(crate) last_good: Instant,
     pub(crate) last_pong: Instant,
     /// When the last PONG arrived, which shows that the instance serves and is not just loading.
     pub(crate) last_ready: Instant,
-    /// When the last message on a hello link arrived.
+    /// When the last message on the hello link arrived.
     pub(crate) last_heard: Instant,
     /// Whether the server is blocked by a script.
     pub(crate) busy: bool,
@@ -102,9 +102,9 @@ pub(crate) struct Link {
     pub(crate) empty: bool,
     /// Whether the server rejected this sentinel's credentials.
     pub(crate) unknown: bool,
-    /// The last error reply.
+    /// The text of the last error reply, to explain a rejected transaction.
     pub(crate) last_error: Option<String>,
-    /// Errors about access rights that have been logged.
+    /// Errors about access rights that have been logged for this link.
     pub(crate) refusals: BTreeSet<String>,
     /// Whether the sentinel at the other end supports consensus groups; `None` until it has answered.
     pub(crate) native: Option<bool>,
@@ -150,7 +150,7 @@ impl Link {
         self.is_up() && !self.unknown
     }
 
-    /// Since when the instance has owed a correct answer.
+    /// When the oldest PING without a correct answer was sent; `None` while the instance answers.
     pub(crate) fn silent_since(&self) -> Option<Instant> {
         self.waiting.or_else(|| (!self.is_up()).then_some(self.last_good))
     }
@@ -160,7 +160,7 @@ impl Link {
         self.silent_since().map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// Whether the link was lost so recently that quick retries matter.
+    /// Returns whether the link was lost so recently that quick retries matter.
     pub(crate) fn just_lost(&self, now: Instant) -> bool {
         self.lost.is_some_and(|lost| now.since(lost) < SOON)
     }
@@ -183,7 +183,7 @@ impl Link {
         self.refusals.clear();
     }
 
-    /// Handles a broken link or a failed connection attempt.
+    /// Handles a broken link or a failed connection attempt; `refused` says that the host refused the connection.
     pub(crate) fn on_down(&mut self, now: Instant, refused: bool) {
         let was_up = self.is_up();
         self.pending.clear();
@@ -256,7 +256,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// The link to this address; created if it does not exist.
+    /// Returns the link to this address, which is created if it does not exist.
     pub(crate) fn acquire(
         &mut self,
         now: Instant,
@@ -286,7 +286,7 @@ impl Links {
         self.links.get_mut(&id)
     }
 
-    /// Releases all links that are not in `used` and returns their ids.
+    /// Releases all links that are not in `used` and returns their ids, so that the caller closes them.
     pub(crate) fn keep(&mut self, used: &BTreeSet<LinkId>) -> Vec<LinkId> {
         let gone: Vec<LinkId> = self.links.keys().filter(|id| !used.contains(id)).copied().collect();
         self.links.retain(|id, _| used.contains(id));

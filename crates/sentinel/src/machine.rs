@@ -21,8 +21,8 @@ use crate::script::{JobId, ScriptOutcome, Scripts};
 use crate::settings::Timing;
 use crate::shared::{Context, SharedState};
 
-/// Processing intervals of a master: with a problem, and while a failure is urgent. A healthy master is processed only
-/// when something is due.
+/// How often a master with a problem is processed, and how often one with an urgent failure is. A healthy master is
+/// processed only when something is due.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 pub(crate) const URGENT: Duration = Duration::from_millis(10);
 /// Work that is due within this time is done together with due work, which reduces the number of wakeups.
@@ -40,53 +40,53 @@ pub struct ClientId(pub u64);
 pub enum SentinelInput {
     /// The time returned by [`Sentinel::next_deadline`] has come.
     Deadline,
-    /// A link was established.
+    /// A link requested with [`SentinelAction::Connect`] was established.
     Connected {
-        /// The id of the link.
+        /// The id from [`SentinelAction::Connect`].
         link: LinkId,
-        /// The local IP address.
+        /// The local IP address of the connection, which the sentinel announces if none is configured.
         local_ip: String,
     },
-    /// A link could not be established.
+    /// A link requested with [`SentinelAction::Connect`] could not be established.
     ConnectFailed {
-        /// The id of the link.
+        /// The id from [`SentinelAction::Connect`].
         link: LinkId,
         /// Whether the host refused the connection (ECONNREFUSED).
         refused: bool,
     },
-    /// An established link broke.
+    /// An established link broke or was closed by the peer.
     Disconnected {
-        /// The id of the link.
+        /// The id of the link; the machine decides when to reconnect.
         link: LinkId,
     },
     /// A reply on a command link, or a message on a hello link.
     Reply {
-        /// The id of the link.
+        /// The link that received the data.
         link: LinkId,
-        /// The parsed reply or message.
+        /// The reply or, on a hello link, the Pub/Sub message.
         value: Value,
     },
     /// A client command: SENTINEL, PUBLISH, ROLE, or INFO for the sentinel section.
     Command {
-        /// The client connection.
+        /// The client connection that gets the reply.
         client: ClientId,
         /// The protocol version for the reply.
         protocol: Protocol,
-        /// The command with its arguments.
+        /// The command name, followed by its arguments.
         args: Vec<Vec<u8>>,
     },
-    /// A hostname was resolved.
+    /// The resolver has found an address for a hostname.
     Resolved {
-        /// The hostname.
+        /// The hostname from [`SentinelAction::Resolve`].
         host: String,
-        /// The IP address.
+        /// The IP address that the sentinel connects to from now on.
         ip: String,
     },
-    /// A script ended.
+    /// A script ended, was killed or could not be started.
     ScriptDone {
-        /// The id of the script run.
+        /// The id from [`SentinelAction::RunScript`].
         job: JobId,
-        /// How the script ended.
+        /// The result, which decides whether the script is retried.
         outcome: ScriptOutcome,
     },
 }
@@ -110,9 +110,9 @@ impl SentinelOutput {
 /// A journal record that actions can wait for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JournalRecord {
-    /// The number by which actions refer to the record.
+    /// The number by which actions refer to the record; it increases by one per record.
     pub number: u64,
-    /// The content of the record.
+    /// The state of a consensus group that must survive a restart.
     pub record: GroupRecord,
 }
 
@@ -120,67 +120,67 @@ pub struct JournalRecord {
 /// none.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SentinelAction {
-    /// Open a link.
+    /// Open a link, and report the result with [`SentinelInput::Connected`] or [`SentinelInput::ConnectFailed`].
     Connect {
-        /// The id of the new link.
+        /// The id for all further inputs and actions about the link.
         link: LinkId,
-        /// The address to connect to.
+        /// The address to connect to; the host may be a hostname.
         addr: Addr,
-        /// The purpose of the link.
+        /// Whether the link carries requests or hello messages.
         kind: LinkKind,
     },
-    /// Close a link.
+    /// Close a link, or stop connecting it.
     Close(LinkId),
     /// Send a request on a link.
     Send {
-        /// The id of the link.
+        /// An established command or hello link.
         link: LinkId,
         /// The record that must be durable first.
         after: u64,
-        /// The command with its arguments.
+        /// The command with its arguments, not yet encoded.
         request: Vec<Vec<u8>>,
     },
-    /// Atomically replace the configuration file.
+    /// Atomically replace the configuration file, so that a crash leaves the old or the new file.
     WriteConfig {
-        /// The new content of the file.
+        /// The complete new content of the file.
         text: Vec<u8>,
     },
-    /// Reply to a client.
+    /// Send the reply to a client command.
     Reply {
-        /// The client connection.
+        /// The client connection that sent the command.
         client: ClientId,
         /// The record that must be durable first.
         after: u64,
         /// Whether the reply confirms that the configuration was saved, so that it must be replaced by an error if
         /// writing failed.
         is_kept: bool,
-        /// The encoded reply.
+        /// The reply, already encoded in the client's protocol version.
         reply: Vec<u8>,
     },
-    /// Publish a message to subscribed clients.
+    /// Publish an event or a hello message to subscribed clients.
     Publish {
-        /// The channel name.
+        /// The name of the event, or [`HELLO_CHANNEL`].
         channel: String,
-        /// The message.
+        /// The payload of the event.
         payload: String,
     },
     /// Write a line to the log.
     Log {
-        /// The log level.
+        /// The level, which the caller maps to the server's log levels.
         level: EventLevel,
-        /// The text of the line.
+        /// The text of the line, without a timestamp.
         text: String,
     },
-    /// Resolve a hostname.
+    /// Resolve a hostname and report the result with [`SentinelInput::Resolved`].
     Resolve {
-        /// The hostname.
+        /// The hostname to look up in DNS.
         host: String,
     },
-    /// Run a script.
+    /// Run a script and report its end with [`SentinelInput::ScriptDone`].
     RunScript {
-        /// The id of the script run.
+        /// The id under which the caller reports the end.
         job: JobId,
-        /// The program and its arguments.
+        /// The path of the program and its arguments.
         argv: Vec<String>,
     },
     /// Change the minimum level of log messages.
@@ -191,7 +191,7 @@ pub enum SentinelAction {
     Crash,
 }
 
-/// The state of a monitored master.
+/// The state of a monitored master in this sentinel's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterStatus {
     /// The address that clients are sent to.
@@ -200,9 +200,9 @@ pub struct MasterStatus {
     pub watched: Addr,
     /// The epoch of the last known failover.
     pub config_epoch: u64,
-    /// The highest epoch seen.
+    /// The highest epoch that this sentinel has seen for any master.
     pub epoch: u64,
-    /// The known replicas.
+    /// The known replicas, whether reachable or not.
     pub replicas: Vec<Addr>,
     /// Number of known sentinels, including this one.
     pub sentinels: usize,
@@ -221,7 +221,7 @@ pub struct Sentinel {
     pub(crate) masters: BTreeMap<String, Master>,
     pub(crate) shared: SharedState,
     config: SentinelConfig,
-    /// When the next rounds run.
+    /// When the next tick begins, at which all due rounds run.
     next_tick: Instant,
     last_seen: Instant,
 }
@@ -281,7 +281,7 @@ impl Sentinel {
         sentinel
     }
 
-    /// This sentinel's run id.
+    /// This sentinel's run id, which is kept across restarts.
     #[must_use]
     pub fn my_id(&self) -> &RunId {
         &self.shared.me
@@ -298,7 +298,7 @@ impl Sentinel {
         self.masters.iter().map(|(name, master)| (name.as_str(), master.group.saved_state()))
     }
 
-    /// When to feed [`SentinelInput::Deadline`].
+    /// When to feed [`SentinelInput::Deadline`] unless another input comes first.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.shared.scheduler.alarms.first().into_iter().chain([self.next_tick]).min()
@@ -351,7 +351,7 @@ impl Sentinel {
         } else if cx.shared.tilt.is_some_and(|since| now.since(since) > cx.shared.timing.tilt_period) {
             cx.shared.tilt = None;
             cx.event(EventLevel::Warning, "-tilt", "#tilt mode exited".into(), None);
-            // Applies this before any decision that is based on observations from before.
+            // The reset precedes any decision that is based on earlier observations.
             for master in self.masters.values_mut() {
                 master.update_health(&mut cx);
                 cx.shared.scheduler.schedule_round(&master.name);
@@ -499,13 +499,13 @@ impl Sentinel {
         out.actions.extend(self.shared.links.keep(&used).into_iter().map(SentinelAction::Close));
     }
 
-    /// Stores these `user` lines, split into the words after `user`, in the configuration file.
+    /// Stores `user` lines in the configuration file; each is split into the words after `user`.
     pub fn store_users(&mut self, users: Vec<Vec<Vec<u8>>>, out: &mut SentinelOutput) {
         self.config.users = users;
         self.write_config(out);
     }
 
-    /// Writes the configuration file now.
+    /// Writes the configuration file in this step.
     pub(crate) fn write_config(&mut self, out: &mut SentinelOutput) {
         self.shared.unwritten = None;
         self.config.myid = Some(self.shared.me.clone());

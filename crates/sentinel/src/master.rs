@@ -25,22 +25,22 @@ pub(crate) struct Master {
     pub(crate) myself: Instance,
     pub(crate) replicas: BTreeMap<Addr, Instance>,
     pub(crate) peers: BTreeMap<RunId, Peer>,
-    /// Former member ids of sentinels that restarted without their files, with the time of the change. Such a sentinel
-    /// may have forgotten a vote in an epoch unknown here.
+    /// Former member ids of sentinels that restarted without their files, with the time of the change. These sentinels
+    /// may have forgotten a vote in an epoch that this sentinel does not know.
     pub(crate) former_members: BTreeMap<PeerId, Instant>,
     pub(crate) config_epoch: u64,
-    /// The last known vote: candidate and epoch.
+    /// The candidate of the last known vote; the field `leader_epoch` has its epoch.
     pub(crate) leader: Option<RunId>,
     pub(crate) leader_epoch: u64,
-    /// Since when the quorum has considered the master down.
+    /// When the master became objectively down; `None` while it is not.
     pub(crate) odown: Option<Instant>,
     pub(crate) failover: Option<Failover>,
-    /// No new failover starts before this time.
+    /// A failed failover is not repeated before this time.
     pub(crate) retry_at: Instant,
-    /// Number of consecutive failed attempts.
+    /// Number of consecutive failed failover attempts, which determines the delay before the next one.
     pub(crate) failures: u32,
     pub(crate) group: Group,
-    /// The group's latest records: their number within the group and in the journal.
+    /// The latest records of the group, as pairs of their number in the group and their number in the journal.
     pub(crate) synced: VecDeque<(u64, u64)>,
     /// The last announced term and vote of the group.
     pub(crate) ballot: (Term, u64),
@@ -86,7 +86,7 @@ impl Master {
         master
     }
 
-    /// The master as described in the configuration file. After a committed switch this is the new master.
+    /// Describes the master for the configuration file. After a committed switch this is the new master.
     pub(crate) fn known(&self) -> KnownMaster {
         let addr = self.current_addr();
         let old = &self.myself.addr;
@@ -185,7 +185,7 @@ impl Master {
         }
     }
 
-    /// Passes the members to the group.
+    /// Tells the consensus group which sentinels are its members.
     pub(crate) fn update_members(&mut self, cx: &mut Context<'_>) {
         let mut voters: BTreeSet<PeerId> = self.peers.values().map(Peer::id).collect();
         voters.insert(cx.shared.my_peer());

@@ -23,7 +23,7 @@ const INFO_URGENT: Duration = Duration::from_millis(100);
 const INFO_DEGRADED: Duration = Duration::from_secs(1);
 
 impl Master {
-    /// Runs all periodic tasks of the master.
+    /// Runs the tasks of the master that are due.
     pub(crate) fn run_periodic_tasks(&mut self, cx: &mut Context<'_>) {
         if self.group.next_deadline().is_some_and(|due| due <= cx.now) {
             self.drive(cx, consensus::GroupInput::Deadline);
@@ -46,7 +46,7 @@ impl Master {
         }
     }
 
-    /// Whether a link is down, or connected but silent.
+    /// Returns whether a link is down, or connected but silent.
     fn needs_care(&self, cx: &Context<'_>, link: LinkId) -> bool {
         let (now, timing) = (cx.now, &cx.shared.timing);
         let state = cx.shared.links.at(link);
@@ -62,7 +62,7 @@ impl Master {
         silent || deaf
     }
 
-    /// Sends PINGs together with whatever can leave in the same packet.
+    /// Sends due PINGs together with all requests that can leave in the same packet.
     fn send_periodic(&mut self, cx: &mut Context<'_>) {
         let ping_period = cx.shared.timing.ping_period_for(self.settings.down_after);
         let due = |cx: &Context<'_>, link: LinkId, early: Duration| {
@@ -159,7 +159,7 @@ impl Master {
         (wait <= cx.shared.timing.publish_period / 8).then_some(wait)
     }
 
-    /// Sends due hello messages. `joint` means that the master is pinged now.
+    /// Sends due hello messages. `joint` means that the master is pinged in this round as well.
     fn send_hellos(&mut self, cx: &mut Context<'_>, joint: bool) {
         let period = cx.shared.timing.publish_period;
         let early = cx.shared.timing.ping_period_for(self.settings.down_after).min(period) / 2;

@@ -14,15 +14,15 @@ use crate::machine::{TICK, URGENT};
 use crate::master::Master;
 use crate::shared::Context;
 
-/// How long a failure counts as urgent; a dead master without replicas does not stay urgent.
+/// How long a failure counts as urgent, so that a dead master without replicas does not stay urgent.
 const FRESH: Duration = Duration::from_secs(3);
 
 impl Master {
-    /// Schedules the next round or alarm.
+    /// Schedules the next round or alarm of the master.
     pub(crate) fn plan(&self, cx: &mut Context<'_>) {
         let round = if self.is_healthy_and_idle(cx) { self.next_due(cx) } else { cx.now + TICK };
         let urgent = self.is_urgent(cx).then(|| cx.now + URGENT);
-        // An alarm at the exact end of the silence, so that detection does not wait for a tick.
+        // The alarm is set to the exact end of the silence, so that detection does not wait for a tick.
         let silence = self.silence_ends(cx).filter(|&ends| ends > cx.now);
         let alarm = urgent.into_iter().chain(silence).chain(self.group.next_deadline()).min();
         let scheduler = &mut cx.shared.scheduler;
@@ -63,7 +63,7 @@ impl Master {
             })
     }
 
-    /// When a healthy master has something to do.
+    /// Returns when a healthy master has something to do next.
     fn next_due(&self, cx: &Context<'_>) -> Instant {
         let timing = &cx.shared.timing;
         let links = self.links().map(|link| self.link_due(cx, cx.shared.links.at(link)));
@@ -76,7 +76,7 @@ impl Master {
         let greeted = data.chain(self.peers.values().map(|peer| peer.published));
         let greetings = greeted.map(|at| at.map_or(cx.now, |at| at + timing.publish_period + waits));
         let due = links.chain(infos).chain(greetings).min().expect("a master has links");
-        // A task that is overdue after the round cannot be done right now.
+        // The task is overdue although the round has just run, so it cannot be done right now.
         if due <= cx.now { cx.now + TICK } else { due }
     }
 

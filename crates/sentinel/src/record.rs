@@ -10,11 +10,11 @@ const VERSION: u8 = 1;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Switch {
-    /// The leader's term.
+    /// The term of the leader that proposes the value.
     pub(crate) epoch: u64,
     pub(crate) from: (String, u16),
     pub(crate) to: (String, u16),
-    /// Whether `to` is known to be a master.
+    /// Whether `to` has reported the master role, so that the switch is complete.
     pub(crate) done: bool,
 }
 

@@ -16,8 +16,8 @@ const REAUTHENTICATE_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_LINES: usize = 32;
 
 impl Context<'_> {
-    /// Handles an error about authentication or access rights. Returns false if it makes the link unusable; the link is
-    /// closed then.
+    /// Handles an error about authentication or access rights. Returns false if the error makes the link unusable; the
+    /// link is then closed.
     pub(crate) fn handle_access_error(&mut self, link: LinkId, value: &Value) -> bool {
         let Some(state) = self.shared.links.find(link) else { return false };
         let Value::Error(text) = value else {
@@ -80,7 +80,7 @@ fn missing_rule(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The wordings of Redis 7.0, Redis 8 and Valkey 9.1.
+    /// The errors are worded as in Redis 7.0, Redis 8 and Valkey 9.1.
     #[test]
     fn missing_acl_rule_is_derived_from_the_error() {
         for (text, rule) in [

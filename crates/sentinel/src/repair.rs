@@ -17,9 +17,10 @@ use crate::master::Master;
 use crate::record::Switch;
 use crate::shared::Context;
 
-/// Repetition interval of a repair without effect.
+/// How long to wait before a repair that had no effect is repeated.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// How long after its commit a promotion can still complete. Later its leader is gone and the master is healthy.
+/// How long after its commit a promotion can still complete. Later, the leader of the promotion is gone and the master
+/// is healthy.
 pub(crate) const PROMOTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Master {
@@ -28,7 +29,7 @@ impl Master {
         if self.failover.is_some() || !self.is_master_healthy(cx) || !self.is_confirmed_by_majority(cx) {
             return;
         }
-        // By then, hello messages have announced a switch made elsewhere.
+        // After this time, hello messages have announced a switch that another sentinel led.
         let settled = cx.shared.timing.publish_period + Duration::from_millis(500);
         let wrong = self.replicas.values().filter(|replica| {
             let since = match replica.role {

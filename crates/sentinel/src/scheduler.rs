@@ -42,7 +42,7 @@ pub(crate) struct TimerQueue {
 }
 
 impl TimerQueue {
-    /// Sets the time of `name`, replacing a previous one.
+    /// Sets the time of `name`, replacing its previous one.
     pub(crate) fn set(&mut self, name: &str, at: Instant) {
         let key = match self.by_name.get_key_value(name) {
             Some((_, &before)) if before == at => return,
@@ -70,7 +70,7 @@ impl TimerQueue {
         }
     }
 
-    /// The earliest time.
+    /// The earliest time of all names; `None` if the queue is empty.
     pub(crate) fn first(&self) -> Option<Instant> {
         self.by_time.first().map(|(at, _)| *at)
     }

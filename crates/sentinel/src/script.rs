@@ -20,12 +20,12 @@ const MAX_RETRY: u32 = 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JobId(pub u64);
 
-/// How a script run ended.
+/// How a script run ended, as reported by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptOutcome {
-    /// Exited with this status.
+    /// The script exited with this status.
     Exited(i32),
-    /// Killed by a signal, or failed to start.
+    /// The script was killed by a signal, or could not be started.
     Died,
 }
 
@@ -33,9 +33,9 @@ pub enum ScriptOutcome {
 pub(crate) struct Job {
     id: JobId,
     pub(crate) argv: Vec<String>,
-    /// When the running script was started.
+    /// When the running script was started; `None` while it waits.
     pub(crate) started: Option<Instant>,
-    /// The earliest start time.
+    /// The script must not be started before this time, because of a retry delay.
     due: Instant,
     pub(crate) retries: u32,
     killed: bool,

@@ -14,24 +14,24 @@ use crate::addr::Addr;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) addr: Addr,
-    /// Subjectively down or disconnected.
+    /// The replica is subjectively down or disconnected from this sentinel.
     pub(crate) down: bool,
     /// Time since the last answer to a PING.
     pub(crate) silent_for: Duration,
-    /// Time since the last INFO; `None` if there was none.
+    /// Time since the last INFO reply; `None` if there was none.
     pub(crate) told: Option<Duration>,
     pub(crate) priority: u32,
     /// How long the replica has been without its master, according to the replica.
     pub(crate) disconnected_for: Duration,
-    /// Whether it recently refused to be promoted.
+    /// Whether the replica recently refused to be promoted.
     pub(crate) refused: bool,
-    /// Whether it belongs to another group.
+    /// Whether the server belongs to another group.
     pub(crate) foreign: bool,
     pub(crate) offset: u64,
     pub(crate) run_id: String,
 }
 
-/// Limits for eligible replicas.
+/// The limits that an eligible replica must not exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EligibilityLimits {
     pub(crate) silent_for: Duration,
@@ -39,7 +39,7 @@ pub(crate) struct EligibilityLimits {
     pub(crate) disconnected_for: Duration,
 }
 
-/// Why `candidate` cannot be promoted; `None` if it can.
+/// Returns why `candidate` cannot be promoted, or `None` if it can.
 pub(crate) fn ineligibility(candidate: &Candidate, limits: EligibilityLimits) -> Option<&'static str> {
     if candidate.down {
         return Some("down");
@@ -62,7 +62,7 @@ pub(crate) fn ineligibility(candidate: &Candidate, limits: EligibilityLimits) ->
     (candidate.disconnected_for > limits.disconnected_for).then_some("without its master too long")
 }
 
-/// The best eligible candidate.
+/// Returns the best eligible candidate, or `None` if there is none.
 pub(crate) fn select(candidates: &[Candidate], limits: EligibilityLimits) -> Option<&Candidate> {
     candidates.iter().filter(|candidate| ineligibility(candidate, limits).is_none()).min_by(|a, b| {
         let rank = |candidate: &Candidate| (candidate.priority, std::cmp::Reverse(candidate.offset));
@@ -106,12 +106,12 @@ mod tests {
     #[test]
     fn best_eligible_replica_is_selected() {
         let table = [
-            // Priority before offset, offset before run id.
+            // Priority counts before offset, and offset before run id.
             ("1 up 0 0 100 0 50 a\n2 up 0 0 10 0 10 b", Some(2)),
             ("1 up 0 0 100 0 50 a\n2 up 0 0 100 0 60 b", Some(2)),
             ("1 up 0 0 100 0 50 b\n2 up 0 0 100 0 50 a", Some(2)),
             ("1 up 0 0 100 0 50\n2 up 0 0 100 0 50 z", Some(2)),
-            // Replicas that are not eligible.
+            // In these tables some replicas are not eligible.
             ("1 refuses 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),
             ("1 foreign 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),
             ("1 down 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),

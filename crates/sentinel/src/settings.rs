@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use ::config::LogLevel;
 
-/// Options of the sentinel itself.
+/// Options of the sentinel itself, which apply to all masters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlobalSettings {
     /// The port for clients and other sentinels.
     pub port: u16,
-    /// The announced address; without it, the local address of each link.
+    /// The address in hello messages; if unset, the local address of each link.
     pub announce_ip: Option<String>,
-    /// The announced port; 0 means `port`.
+    /// The port in hello messages; 0 means `port`.
     pub announce_port: u16,
-    /// Whether addresses can be hostnames.
+    /// Whether addresses of masters and replicas can be hostnames.
     pub resolve_hostnames: bool,
     /// Whether clients get hostnames where they are known.
     pub announce_hostnames: bool,
@@ -24,9 +24,9 @@ pub struct GlobalSettings {
     pub log_level: LogLevel,
     /// Whether SENTINEL CONFIG set the level, so that it must be saved.
     pub log_level_set: bool,
-    /// User name for other sentinels.
+    /// User name for links to other sentinels; empty means the default user.
     pub sentinel_user: String,
-    /// Password for other sentinels.
+    /// Password for links to other sentinels; empty means no authentication.
     pub sentinel_pass: String,
 }
 
@@ -47,7 +47,7 @@ impl Default for GlobalSettings {
     }
 }
 
-/// Options of a monitored master.
+/// Options of a monitored master, which SENTINEL SET can change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterSettings {
     /// Number of sentinels that must agree on a failure.
@@ -61,13 +61,13 @@ pub struct MasterSettings {
     pub failover_timeout: Duration,
     /// Number of replicas that may synchronize with the new master at the same time.
     pub parallel_syncs: u32,
-    /// The script to call for warning events.
+    /// The script to call for warning events, or `None`.
     pub notification_script: Option<String>,
-    /// The script to call after a switch.
+    /// The script to call after a switch, or `None`.
     pub client_reconfig_script: Option<String>,
-    /// User name for the master and its replicas.
+    /// User name for links to the master and its replicas; empty means the default user.
     pub auth_user: String,
-    /// Password for the master and its replicas.
+    /// Password for links to the master and its replicas; empty means no authentication.
     pub auth_pass: String,
     /// A master that restarted with a new run id counts as down if loading takes longer than this. Zero disables the
     /// rule.
@@ -76,14 +76,14 @@ pub struct MasterSettings {
     pub renamed: BTreeMap<String, String>,
 }
 
-/// Defaults of Redis.
+/// The default of Redis for `down-after-milliseconds`.
 pub(crate) const DOWN_AFTER: Duration = Duration::from_secs(30);
 pub(crate) const REFUSED_AFTER: Duration = Duration::from_millis(150);
 pub(crate) const FAILOVER_TIMEOUT: Duration = Duration::from_secs(180);
 pub(crate) const PARALLEL_SYNCS: u32 = 1;
 
 impl MasterSettings {
-    /// The defaults of Redis with this quorum.
+    /// Creates the default options of Redis, with the given quorum.
     #[must_use]
     pub fn new(quorum: u32) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl MasterSettings {
         }
     }
 
-    /// The name of `command` on this master.
+    /// Returns the name under which the master knows `command`.
     pub(crate) fn command<'a>(&'a self, command: &'a str) -> &'a str {
         self.renamed.get(command).map_or(command, String::as_str)
     }

@@ -21,21 +21,21 @@ pub(crate) struct SharedState {
     /// The highest epoch seen for any master.
     pub(crate) epoch: u64,
     pub(crate) links: Links,
-    /// Whether links may have become unused.
+    /// Whether links may have become unused and must be checked in this step.
     pub(crate) links_changed: bool,
     pub(crate) scheduler: Scheduler,
     pub(crate) timing: Timing,
-    /// When the sentinel entered TILT mode.
+    /// When the sentinel entered TILT mode; `None` outside of it.
     pub(crate) tilt: Option<Instant>,
     /// Number of times that TILT mode was entered.
     pub(crate) tilts: u64,
     pub(crate) scripts: Scripts,
     pub(crate) recorder: FailoverRecorder,
-    /// Since when the configuration file has been outdated.
+    /// When the configuration changed without being written to the file; `None` if the file is up to date.
     pub(crate) unwritten: Option<Instant>,
     /// Number of journal records so far.
     pub(crate) records: u64,
-    /// IP addresses of resolved hostnames.
+    /// The IP addresses of resolved hostnames, by hostname.
     pub(crate) resolved: BTreeMap<String, String>,
     pub(crate) crash_after_election: bool,
     pub(crate) crash_after_promotion: bool,
@@ -165,7 +165,7 @@ impl Context<'_> {
         self.shared.unwritten = Some(Instant::ORIGIN);
     }
 
-    /// Schedules writing the configuration file.
+    /// Notes that the configuration has changed, so that the file is written soon.
     pub(crate) fn changed(&mut self) {
         self.shared.unwritten.get_or_insert(self.now);
     }

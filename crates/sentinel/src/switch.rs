@@ -44,7 +44,7 @@ impl Master {
         self.change_address(cx, &to);
     }
 
-    /// Another sentinel announces a newer configuration.
+    /// Follows a newer configuration that another sentinel announces.
     pub(crate) fn follow_hello(&mut self, cx: &mut Context<'_>, hello: &Hello) {
         self.config_epoch = hello.config_epoch;
         cx.switched();
@@ -60,7 +60,8 @@ impl Master {
 
     /// Monitors `to` as the new master; the old master is expected to return as a replica.
     pub(crate) fn change_address(&mut self, cx: &mut Context<'_>, to: &Addr) {
-        // Another leader may overtake one whose own failover has not ended.
+        // Another leader's switch may arrive before this leader's own failover has ended, so the current address is
+        // used.
         let current = self.current_addr();
         let old = if cx.shared.same_addr(current, to) { &self.myself.addr } else { current };
         let shown = |addr: &Addr| format!("{} {}", cx.shared.display_host(&addr.host), addr.port);

@@ -169,7 +169,7 @@ fn vote_is_given_once_per_epoch_after_it_is_durable() {
         "{out:?}"
     );
     assert_eq!(published(&out), ["+new-epoch 5".into(), format!("+vote-for-leader {PEER} 5")]);
-    // Another candidate in the same epoch, then an epoch that is over.
+    // Another candidate requests a vote in the same epoch, and then a candidate in an epoch that is over.
     let taken = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n");
     assert_eq!(bench.command(&ask(OTHER, 5)), (1, taken.clone()));
     assert_eq!(bench.command(&ask(OTHER, 4)), (1, taken));
@@ -183,7 +183,7 @@ fn sentinels_discovered_by_hello_count_until_replaced() {
     let event = format!("+sentinel sentinel {PEER} 10.0.0.8 26380 @ mymaster 10.0.0.1 6379");
     assert_eq!(published(&out), [event]);
     assert_eq!(published(&bench.meet(PEER, 26380)), Vec::<String>::new());
-    // The sentinel restarted without its file, with a new run id at the same address; it counts once.
+    // The sentinel restarted without its file and has a new run id at the same address. It counts once.
     let out = bench.meet(OTHER, 26380);
     assert!(published(&out)[0].starts_with(&format!("+sentinel-invalid-addr sentinel {PEER}")), "{out:?}");
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
@@ -195,15 +195,15 @@ fn sentinels_discovered_by_hello_count_until_replaced() {
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 3);
     assert_eq!(bench.command(&format!("SENTINEL FORGET-PEER mymaster {PEER}")).1, "+OK\r\n");
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
-    // The sentinel moves to the former address of another one.
+    // The sentinel moves to the address that another sentinel had before.
     bench.meet(PEER, 26381);
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 3);
     bench.meet(PEER, 26380);
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
 }
 
-/// A sentinel that lost its files has forgotten its vote. Together with one that was away, it forms a majority only
-/// once the third sentinel has reported its epochs or counts as gone.
+/// A sentinel that lost its files has forgotten its vote. Together with a sentinel that was away, it forms a majority
+/// only once the third sentinel has reported its epochs or counts as gone.
 #[test]
 fn sentinel_without_files_forms_no_majority_with_one_that_was_away() {
     const THIRD: &str = "dddddddddddddddddddddddddddddddddddddddd";

@@ -29,14 +29,14 @@ pub(crate) const REFUSAL_LIFETIME: Duration = Duration::from_secs(10);
 /// The purpose of a transaction, needed to interpret its reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Transaction {
-    /// Make the replica at this address a master, or a replica of another server.
+    /// Make a server a replica of another one, or a replica a master. The address is that of the server.
     Follow(Addr),
-    /// Make the master hand over.
+    /// Make the master hand over to a replica.
     HandOver,
 }
 
 impl Transaction {
-    /// The index of the significant command in the transaction.
+    /// The index of the command in the transaction whose reply shows the result.
     fn place(&self) -> usize {
         match self {
             Self::Follow(_) => 0,

@@ -14,13 +14,13 @@ use crate::{AofDirectory, AofStorage, DirectoryEvent, FileExecutor, FileToLoad};
 
 const FILE_NAME: &str = "appendonly.aof";
 
-/// Which operations fail, and how many have run.
+/// Which operations fail, and how many operations have run.
 #[derive(Debug, Default, Clone)]
 struct Faults {
     done: usize,
     first: usize,
     count: usize,
-    /// Whether a failing operation takes effect all the same.
+    /// Whether an operation that reports an error has taken effect nevertheless.
     late: bool,
 }
 
@@ -34,7 +34,7 @@ struct Files {
 #[derive(Debug, Default, Clone)]
 struct MemoryDisk(Rc<RefCell<Files>>);
 
-/// An open file.
+/// A file of the in-memory disk that is open for writing.
 #[derive(Debug)]
 struct OpenFile {
     disk: MemoryDisk,
@@ -43,7 +43,7 @@ struct OpenFile {
 }
 
 impl MemoryDisk {
-    /// Runs an operation, unless it is its turn to fail.
+    /// Runs an operation unless the injected faults say that it fails.
     fn run_operation<T>(&self, work: impl FnOnce(&mut Files) -> T) -> io::Result<T> {
         let mut files = self.0.borrow_mut();
         files.faults.done += 1;
@@ -197,8 +197,8 @@ impl Drop for OpenFile {
     }
 }
 
-/// Returns the data that a server starting now would load, without annotations. Works on a copy, because loading
-/// removes files.
+/// Returns the data that a server starting now would load, without annotations. The function works on a copy of the
+/// disk, because loading removes files.
 fn loaded(disk: &MemoryDisk) -> Option<String> {
     let folder = AofDirectory::new(disk.copy(), FILE_NAME);
     let manifest = folder.find().unwrap()?;
@@ -216,7 +216,7 @@ struct TestServer {
     log: Log,
     data: String,
     acknowledged: usize,
-    /// The actions so far, except for commit points.
+    /// The actions so far, except commit points.
     actions: Vec<AofAction>,
 }
 
@@ -253,7 +253,7 @@ impl TestServer {
         self.driver.status().expect("the file is enabled")
     }
 
-    /// Power may be lost at any moment. All acknowledged data must be loaded then, once and in order.
+    /// Checks that all acknowledged data would be loaded, once and in order, if power were lost now.
     fn check(&self) {
         if self.driver.is_complete() {
             let found = loaded(&self.disk).unwrap();
@@ -351,7 +351,7 @@ impl TestServer {
         });
     }
 
-    /// Runs a rewrite, with the writes `meanwhile` during it. Returns whether it succeeded.
+    /// Runs a rewrite during which `meanwhile` is written. Returns whether the rewrite succeeded.
     fn rewrite(&mut self, meanwhile: &str) -> bool {
         let done = self.driver.rewrites().done;
         let (rewrite, data) = self.take_snapshot();
@@ -378,7 +378,7 @@ fn run(faults: Faults) -> usize {
     assert_eq!(loaded(&server.disk).as_ref(), Some(&server.data), "{what}");
     assert_eq!(server.acknowledged, server.data.len(), "{what}");
     let left = server.disk.list_names().unwrap().len();
-    // A base without manifest entry, or a file that could not be deleted, may stay until the next start.
+    // A base without a manifest entry, or a file that could not be deleted, may stay until the next start.
     assert!(left <= 3 + 2 * count, "{what}: {left} files");
     server.disk.0.borrow().faults.done
 }
@@ -459,7 +459,7 @@ fn writer_stops_after_the_log_is_synced() {
     assert!(server.rewrite(""));
     server.append("[last]\r\n");
     server.driver.stop_writer(&mut server.log, server.now, Millis(0), &mut Vec::new());
-    // The new increment's first bytes are not synced yet.
+    // The first bytes of the new increment are not synced yet.
     assert_eq!([(); 3].map(|()| server.run_step().unwrap()), ["Sync", "Write", "Sync"]);
     assert!(matches!(server.next_step(), WriterStep::Stop));
     server.driver.disable(&mut server.log);

@@ -14,12 +14,12 @@ pub(super) struct AwaitingWrite<L, P, R> {
     ordered: u64,
     /// The last requested write that must be durable.
     synced: u64,
-    /// The last completed write.
+    /// The number of the last completed write; all earlier writes are complete as well.
     written: u64,
     waiting: VecDeque<(u64, QueueEntry<L, P, R>)>,
 }
 
-/// A queue entry.
+/// A packet or reply that waits for a write.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum QueueEntry<L, P, R> {
     Packet(L, P),
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(held.admit_packet(1, "epoch", true), Some("epoch"));
         let first = held.count_write(true);
         assert_eq!(held.admit_packet(1, "vote", true), None);
-        // A fact that other nodes know as well is written without holding back packets.
+        // A fact that other nodes know as well is written to the file without holding back packets.
         let second = held.count_write(false);
         assert_eq!(held.admit_packet(2, "ping", false), Some("ping"));
         // Packets on the same link keep their order.

@@ -10,57 +10,57 @@ use super::ClusterEvent;
 /// A change in an election or a vote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ElectionEvent {
-    /// This replica scheduled an election.
+    /// This replica scheduled an election because its master failed.
     Scheduled {
-        /// Time until the election starts.
+        /// Time until the election starts, in milliseconds in the log.
         delay: Duration,
         /// Number of replicas with more data.
         rank: u32,
         /// Number of failed masters with slots whose id is lower than that of this replica's master.
         primary_rank: usize,
-        /// Replication offset of this replica.
+        /// Replication offset of this replica, by which the replicas are ranked.
         offset: u64,
     },
     /// The rank of this replica changed because other replicas reported their offsets.
     RankChanged {
-        /// Number of replicas with more data.
+        /// Number of replicas with more data, after the change.
         rank: u32,
-        /// Delay added to the election.
+        /// Delay added to the election, so that better replicas ask first.
         added: Duration,
     },
     /// No other replica can have more data, so the election starts at once.
     BestReplica,
     /// Reports that arrived during the delay show that no other replica has more data.
     BecameBest,
-    /// This replica requested votes in this epoch.
+    /// This replica requested votes in this new epoch.
     Started(Epoch),
     /// The election in this epoch was abandoned for a new one.
     Reset {
-        /// The abandoned epoch.
+        /// The epoch in which the votes had been requested.
         epoch: Epoch,
-        /// Why the election was abandoned.
+        /// Why that epoch could no longer be won.
         why: ElectionResetReason,
     },
-    /// This node won the election in this epoch.
+    /// A majority voted for this replica in this epoch, so it takes over.
     Won(Epoch),
     /// The election in this epoch timed out without a majority.
     Expired(Epoch),
-    /// This replica cannot start an election, or did not win it.
+    /// This replica of a failed master cannot start an election or did not win it, for this reason.
     CannotStand(CannotFailoverReason),
-    /// This node voted for a candidate.
+    /// This node gave its vote to a candidate.
     VoteGranted {
-        /// The candidate that got the vote.
+        /// The replica that got the vote.
         candidate: NodeId,
-        /// The epoch of the vote.
+        /// The epoch that the vote counts in.
         epoch: Epoch,
     },
-    /// This node refused a vote.
+    /// This node refused to vote for a candidate.
     VoteDenied {
-        /// The candidate that requested the vote.
+        /// The replica that asked for the vote.
         candidate: NodeId,
-        /// The epoch of the request.
+        /// The epoch for which the vote was requested.
         epoch: Epoch,
-        /// Why the vote was refused.
+        /// The rule that forbids the vote.
         why: VoteDenial,
     },
 }
@@ -72,9 +72,9 @@ pub enum ElectionResetReason {
     ManualFailover,
     /// Another node claims slots under the same or a newer epoch.
     Claim {
-        /// The node with the claim.
+        /// The claiming node, usually the new master.
         by: NodeId,
-        /// The epoch of its claim.
+        /// The epoch under which that node claims its slots.
         epoch: Epoch,
     },
 }
@@ -82,16 +82,16 @@ pub enum ElectionResetReason {
 /// Why a replica of a failed master has not taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CannotFailoverReason {
-    /// Its data is older than the validity factor allows.
+    /// The data is older than `cluster-replica-validity-factor` allows.
     DataTooOld {
-        /// Age of the data; `None` if the replica was never in sync.
+        /// Time since the last contact with the master; `None` if the replica was never in sync since its start.
         age: Option<Duration>,
     },
     /// Its last election did not get a majority.
     NotConfirmed {
-        /// Number of votes received.
+        /// Number of votes received in the newest epoch.
         votes: usize,
-        /// Number of votes needed.
+        /// Number of votes that make a majority.
         needed: usize,
     },
 }
@@ -101,12 +101,12 @@ pub enum CannotFailoverReason {
 pub enum VoteDenial {
     /// The epoch of the request is over.
     OldEpoch {
-        /// This node's current epoch.
+        /// The current epoch of this node, which is higher.
         current: Epoch,
     },
-    /// This node has already voted in that epoch.
+    /// This node has already voted in the epoch of the request.
     AlreadyVoted,
-    /// The candidate is a master.
+    /// The candidate is a master, so it cannot replace one.
     NotAReplica,
     /// This node does not know the candidate's master.
     MasterUnknown,
@@ -121,7 +121,7 @@ pub enum VoteDenial {
     MayBeReplaced,
     /// The candidate claims a slot under an older epoch than the owner's.
     StaleSlot {
-        /// The first such slot.
+        /// One of the slots with a newer claim, for the log.
         slot: Slot,
     },
 }

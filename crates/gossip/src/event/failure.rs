@@ -6,14 +6,14 @@ use slot_routing::NodeId;
 
 use super::{ClusterEvent, LogLevel};
 
-/// Why a node is suspected.
+/// The rule that raised a suspicion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuspicionCause {
     /// No message arrived within the node timeout.
     Silence,
-    /// Its link broke and its host refuses connections, so the process is gone.
+    /// The link to the node broke and its host refuses connections, so the process is gone.
     Refused,
-    /// A node with another id answers at its address, and the node holds no link to this node.
+    /// A node with another id answers at the address, and the suspected node holds no link to this node.
     Replaced,
 }
 
@@ -27,58 +27,58 @@ impl fmt::Display for SuspicionCause {
     }
 }
 
-/// A change in failure detection.
+/// A node was suspected, failed or recovered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FailureEvent {
-    /// This node suspects another node.
+    /// This node suspects another node, which becomes PFAIL.
     Suspected {
-        /// The suspected node.
+        /// The node that is now PFAIL.
         id: NodeId,
-        /// Why the node is suspected.
+        /// The rule that raised the suspicion: silence, refused connections, or another node at the address.
         cause: SuspicionCause,
     },
-    /// A suspected node answered.
+    /// A suspected node answered before a majority agreed, so it is no longer PFAIL.
     SuspicionEnded(NodeId),
     /// A master reported that a node is failing.
     ReportedBy {
-        /// The reported node.
+        /// The node that is failing according to the report.
         id: NodeId,
-        /// The reporting master.
+        /// The master whose message contained the report.
         reporter: NodeId,
     },
     /// A master withdrew its failure report.
     ReportWithdrawn {
-        /// The reported node.
+        /// The node that the master considers healthy again.
         id: NodeId,
-        /// The reporting master.
+        /// The master that had reported the node before.
         reporter: NodeId,
     },
     /// A majority of the masters, including this node's own view, agrees that the node is down.
     FailAgreed(NodeId),
     /// Another node announced that a node is FAIL.
     FailHeard {
-        /// The failed node.
+        /// The node that is FAIL.
         id: NodeId,
-        /// The sender of the FAIL message.
+        /// The node whose majority view the message announces.
         from: NodeId,
     },
     /// The FAIL flag of a node was cleared.
     FailEnded {
-        /// The recovered node.
+        /// The node that is healthy again.
         id: NodeId,
-        /// Why the flag was cleared.
+        /// The rule that allowed the recovery.
         why: FailClearReason,
     },
     /// A starting master compares its data with its replicas' before it serves.
     Comparing {
-        /// Replication offset of the data loaded from disk.
+        /// Replication offset of the data loaded from disk; 0 if there was none.
         found: u64,
     },
     /// This master started with less data than a replica and declared itself FAIL so that the replica takes over.
     Resigned {
         /// The replica with the largest offset.
         replica: NodeId,
-        /// The offset of that replica.
+        /// The offset of that replica, which exceeds this node's.
         offset: u64,
     },
     /// No replica took over within `empty-master-timeout`, so this master serves its own data.
@@ -90,7 +90,7 @@ pub enum FailureEvent {
 pub enum FailClearReason {
     /// The node owns no slots and is reachable again.
     NoSlots {
-        /// Whether the node is a replica.
+        /// Whether the node is a replica, as opposed to a master without slots.
         replica: bool,
     },
     /// The node is reachable again, and no other node took its slots in the meantime.
@@ -98,7 +98,7 @@ pub enum FailClearReason {
 }
 
 impl FailureEvent {
-    /// The level to log this event with.
+    /// Returns the log level; suspicions and FAIL flags have a higher one than single reports.
     pub(super) fn level(&self) -> LogLevel {
         match self {
             Self::SuspicionEnded(_) => LogLevel::Debug,

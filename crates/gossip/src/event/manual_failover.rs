@@ -6,27 +6,27 @@ use slot_routing::NodeId;
 
 use super::ClusterEvent;
 
-/// A change in a manual failover.
+/// A manual failover was requested, advanced or ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ManualFailoverEvent {
     /// A replica of this master requests a manual failover.
     Asked {
-        /// The replica that wants to take over.
+        /// The replica that wants to take over and has sent the request.
         by: NodeId,
     },
-    /// This replica starts a manual failover.
+    /// This replica accepted the operator's request and starts a manual failover.
     Accepted,
-    /// This replica starts a manual failover without its master.
+    /// This replica starts a manual failover without waiting for its master (FORCE).
     Forced,
     /// This replica starts a failover because its master shuts down.
     RequestedByMaster,
-    /// This replica takes over without an election.
+    /// This replica takes over without an election (TAKEOVER).
     Takeover,
     /// This replica has all data of its master and starts the election.
     Ready,
-    /// A manual failover timed out.
+    /// A manual failover did not finish within `cluster-manual-failover-timeout`.
     TimedOut,
-    /// The offset at which the master paused its writes.
+    /// The master paused its writes at this replication offset.
     MasterOffset(u64),
 }
 

@@ -8,7 +8,7 @@ use crate::outbox::Save;
 use crate::wire::{Header, MessageBody, MessageFlags};
 
 impl Gossip {
-    /// Applies effects in order.
+    /// Applies effects in order. Some effects produce further ones, which are applied at once.
     pub(super) fn apply(&mut self, effects: impl IntoIterator<Item = Effect>) {
         for effect in effects {
             self.apply_one(effect);

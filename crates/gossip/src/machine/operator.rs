@@ -29,7 +29,7 @@ impl Gossip {
             OperatorCommand::AddSlots(slots) => add_slots(state, &slots),
             OperatorCommand::DelSlots(slots) => delete_slots(state, &slots),
             OperatorCommand::FlushSlots { holds_keys } => flush_slots(state, holds_keys),
-            // No replica follows this node yet, and one of them may replace it without the change.
+            // This master may be replaced by a replica that has not received the change.
             OperatorCommand::SetSlot { .. } if self.self_fail.is_open() => Err(OperatorError::NoReplicas),
             OperatorCommand::SetSlot { slot, change, keys_in_slot, timeout } => {
                 let confirm = ReplicaConfirmation { token, timeout };

@@ -161,7 +161,7 @@ impl Gossip {
         }
     }
 
-    /// Handles the PONG to our PING.
+    /// Handles the PONG to a PING of this node.
     fn on_answer(&mut self, header: &Header, section: &GossipSection) {
         self.service.on_answer(&mut self.state, header, section);
         let now = self.state.now();
@@ -174,7 +174,7 @@ impl Gossip {
         self.apply(effects);
     }
 
-    /// Updates role, slots and gossip from a PING or PONG of a known node.
+    /// Updates role, slots and gossip entries from a PING or PONG of a known node.
     fn process_gossip(&mut self, header: &Header, section: &GossipSection) {
         let sender = header.sender;
         if self.state.nodes[&sender].is_newer_than(header) {
@@ -198,8 +198,8 @@ impl Gossip {
         self.apply(effects);
     }
 
-    /// Adds an unknown node. The sender's view of a known node is a failure report if the sender `counts`: if it is a
-    /// master with slots.
+    /// Adds an unknown node. For a known node, the sender's view of its health is a failure report if the sender
+    /// `counts`, because it is a master with slots.
     fn process_entry(&mut self, sender: NodeId, counts: bool, entry: &GossipEntry) {
         let (id, state) = (entry.id, &mut self.state);
         if state.node(id).is_none() {

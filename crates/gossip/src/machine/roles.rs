@@ -35,7 +35,7 @@ impl Gossip {
         self.apply([Effect::ConfigChanged]);
     }
 
-    /// Makes this node a replica of `master`.
+    /// Makes this node a replica of `master` and tells all nodes.
     pub(super) fn become_replica_of(&mut self, master: NodeId) {
         // Within a shard the migrations continue, because this node may become the master again.
         if !self.state.are_in_same_shard(self.state.id(), master) {
@@ -119,7 +119,7 @@ impl Gossip {
         self.apply(effects);
     }
 
-    /// Another node reports a claim that this node has missed.
+    /// Handles an UPDATE about a claim that this node has missed.
     pub(super) fn on_update(&mut self, update: &ConfigUpdate) {
         if !claims::is_newer_claim(&self.state, update) {
             return;
@@ -133,7 +133,7 @@ impl Gossip {
         self.apply(effects);
     }
 
-    /// Takes an epoch above all known ones, unless this node already has the highest.
+    /// Takes an epoch above all known ones; returns `None` if this node already has the highest.
     pub(super) fn bump_epoch(&mut self) -> Option<Epoch> {
         let epoch = claims::bump_epoch(&mut self.state)?;
         self.out.save(Save::BeforeClaiming);
@@ -151,7 +151,8 @@ impl Gossip {
         }
     }
 
-    /// Another node gossips that an operator forgot `id`. Only known nodes are forgotten, which ends the propagation.
+    /// Forgets `id` because another node gossips that an operator forgot it. Only known nodes are forgotten, which ends
+    /// the propagation.
     pub(super) fn forget_by_gossip(&mut self, id: NodeId, ttl: Duration) {
         let is_mine = id == self.state.id() || self.state.myself().master() == Some(id);
         if !is_mine && self.state.knows(id) {

@@ -29,14 +29,14 @@ impl Gossip {
         }
     }
 
-    /// Sends the news to all nodes at once. A PONG carries everything and needs no reply.
+    /// Sends a PONG to all nodes at once, which spreads changes of this node and needs no reply.
     pub(super) fn broadcast_pong(&mut self) {
         for id in self.state.linked() {
             self.send_gossip(id, GossipKind::Pong);
         }
     }
 
-    /// Sends a PONG to the other replicas of our master, which need our offset for their rank.
+    /// Sends a PONG to the other replicas of this node's master, which need the offset of this node for their rank.
     pub(super) fn send_offset_to_siblings(&mut self) {
         let master = self.state.myself().master();
         for id in self.state.linked() {

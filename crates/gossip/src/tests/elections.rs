@@ -51,9 +51,10 @@ fn move_slot(net: &mut Net, slot: u16, from: usize, to: usize) {
     }
 }
 
-/// Regression test: a master dies, its replica takes over, it returns as a replica, a slot moves, and an operator makes
-/// it the master again. One voter did not know yet that it is a replica, another that it replicates from the slot's new
-/// owner. Each refused its vote, the request was not repeated before the failover timed out, and the failover failed.
+/// Regression test: a master dies, its replica takes over, the old master returns as a replica, a slot moves, and an
+/// operator makes the old master the master again. One voter did not know yet that this node is a replica, another did
+/// not know its current master. Each refused its vote, the request was not repeated before the failover timed out, and
+/// the failover failed.
 #[test]
 fn manual_failover_succeeds_while_role_changes_are_still_spreading() {
     for (jitter, seed) in
@@ -73,7 +74,7 @@ fn manual_failover_succeeds_while_role_changes_are_still_spreading() {
     }
 }
 
-/// A voter that was unreachable is asked in the same epoch once a link is up.
+/// A voter that was unreachable is asked in the same epoch as soon as a link to it is up.
 #[test]
 fn voters_are_asked_as_soon_as_they_are_reachable() {
     for seed in 0..10 {
@@ -128,7 +129,7 @@ fn election_ended_by_a_newer_claim_is_logged() {
     net.run_until("it begins anew", |net| net.hosts[3].logged(is_reset(&is_outdone)));
 }
 
-/// Lost votes are sent again to the same candidate, in the epoch for which they were cast.
+/// Voters whose votes were lost send them again to the same candidate, in the epoch for which they were cast.
 #[test]
 fn lost_votes_are_sent_again() {
     for seed in 0..10 {
@@ -145,7 +146,7 @@ fn lost_votes_are_sent_again() {
     }
 }
 
-/// MFSTART is repeated if it was lost together with the link.
+/// The replica repeats MFSTART if the message was lost together with the link.
 #[test]
 fn lost_manual_failover_request_is_repeated() {
     let mut net = six_nodes(1);
@@ -177,9 +178,9 @@ fn candidate_with_an_obsolete_epoch_requests_votes_in_a_newer_one() {
     }
 }
 
-/// Found by the simulator (cluster of seven, seed 728): a master was replaced while it was down, and a partition kept
-/// the news from the others. On one side the successor voted, on the other the restarted master: two candidates got two
-/// of three votes each in the same epoch.
+/// Found by the simulator (cluster of seven, seed 728): a master was replaced while it was down, and because of a
+/// partition some nodes did not learn about it. On one side the successor voted, on the other side the restarted
+/// master: two candidates got two of three votes each in the same epoch.
 #[test]
 fn master_that_may_have_been_replaced_while_down_does_not_vote() {
     for seed in 0..10 {
@@ -198,7 +199,7 @@ fn master_that_may_have_been_replaced_while_down_does_not_vote() {
     }
 }
 
-/// The wait ends as soon as the PONGs of the other masters arrive.
+/// A restarted master may vote again as soon as the PONGs of the other masters have arrived.
 #[test]
 fn restarted_master_votes_as_soon_as_the_others_have_answered() {
     for seed in 0..10 {
@@ -213,7 +214,7 @@ fn restarted_master_votes_as_soon_as_the_others_have_answered() {
     }
 }
 
-/// A newer epoch on the other nodes alone is no reason to refuse the vote.
+/// A newer epoch that only the other nodes know is no reason for them to refuse a vote.
 #[test]
 fn restarted_master_that_missed_an_epoch_votes_in_the_next() {
     for seed in 0..10 {
@@ -259,7 +260,7 @@ fn replica_joining_another_shard_reports_offset_zero_until_synchronized() {
     net.kill(1);
     net.run_until("a replica takes over", |net| net.writer_of(8000).is_some());
     assert_eq!(net.writer_of(8000), Some(4), "{}", net.merged_logs());
-    // A new master in the same shard has the same history.
+    // The new master is in the same shard and has the same history.
     net.run_until("it is followed", |net| net.hosts[6].copies == Some(net.id(4)));
     assert!(!net.hosts[6].foreign);
 }

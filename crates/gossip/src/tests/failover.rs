@@ -166,7 +166,7 @@ fn dead_replica_is_marked_failed_and_recovers_after_a_restart() {
 fn replica_with_more_data_is_elected() {
     for seed in 0..10 {
         let mut net = Net::cluster(3, 9, &config(2000), seed);
-        // The replicas of node 0 are 3 and 6.
+        // Node 0 has the replicas 3 and 6.
         net.hosts[0].offset = 1000;
         net.hosts[3].offset = 900;
         net.hosts[6].offset = 1000;
@@ -216,7 +216,7 @@ fn no_master_is_replaced_without_a_majority() {
 #[test]
 fn minority_stops_serving_and_the_majority_continues() {
     let mut net = six_nodes(8);
-    // Isolates master 0; its replica 3 stays with the majority.
+    // Master 0 is isolated; its replica 3 stays with the majority.
     net.cut(&[0], &[1, 2, 3, 4, 5]);
     let stopped = net.run_until("the minority stops", |net| !net.hosts[0].gossip.is_serving());
     assert!(stopped <= MS(2100), "{stopped:?}");
@@ -445,7 +445,7 @@ fn resumed_master_serves_as_soon_as_a_majority_confirms_it() {
 
 #[test]
 fn resumed_master_that_others_consider_failed_waits() {
-    // No replica can take over, but the master cannot know that.
+    // No replica can take over, but the master cannot know this.
     let mut net = Net::cluster(3, 3, &config(2000), 6);
     net.freeze(0);
     net.run_until("the others fail it", |net| net.hosts[1].gossip.node(net.id(0)).unwrap().has_failed());
@@ -471,7 +471,7 @@ fn resumed_master_without_peers_does_not_serve() {
     }
 }
 
-/// Regression test: the other nodes kept the old id as `fail?,noaddr` with its slots, and did not gossip it.
+/// Regression test: nodes kept the old id as `fail?,noaddr` with its slots, and did not gossip it.
 #[test]
 fn master_that_returns_at_once_under_a_new_id_is_replaced() {
     for (seed, connect_refused_timeout, down) in
@@ -510,8 +510,8 @@ fn master_that_is_reset_under_a_new_id_is_replaced() {
     }
 }
 
-/// Regression test: node 2 missed the promotion of node 3 and agreed on its failure while its links were down. It sent
-/// no FAIL later, and gossip never named a replica without slots.
+/// Regression test: node 2 missed the promotion of node 3 and agreed on its failure while the links of node 2 were
+/// down. Node 2 sent no FAIL later, and gossip never named a replica without slots.
 #[test]
 fn fail_agreed_without_links_is_sent_once_they_are_up() {
     let mut net = Net::cluster(3, 5, &config(2000), 31);
@@ -553,7 +553,7 @@ fn swapped_addresses_at_startup_cause_no_suspicion() {
     net.run_until("a replica takes over", replaced);
 }
 
-/// Regression test: the node with more data lost it to the node with the smaller id.
+/// Regression test: of two masters with the same epoch, the one with more data lost it to the one with the smaller id.
 #[test]
 fn master_with_the_larger_offset_wins_a_collision_within_a_shard() {
     for ahead in [0, 3] {
@@ -572,7 +572,8 @@ fn master_with_the_larger_offset_wins_a_collision_within_a_shard() {
     }
 }
 
-/// The replica hears of the promotion from others alone: the old master, and whoever answers its outdated claim.
+/// The replica learns about the promotion from other nodes only: from the old master, and from the node that answers
+/// its outdated claim.
 #[test]
 fn replica_follows_a_promoted_master_it_cannot_reach() {
     for seed in 0..20 {

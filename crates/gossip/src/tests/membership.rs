@@ -15,7 +15,7 @@ fn members(net: &Net, index: usize) -> usize {
     net.hosts[index].gossip.nodes().filter(|node| node.handshake.is_none()).count()
 }
 
-/// Test suites of clients often start one node, assign all slots and wait for `cluster_state:ok`.
+/// The test suites of many clients start one node, assign all slots and wait for `cluster_state:ok`.
 #[test]
 fn single_node_serves_two_seconds_after_its_start() {
     for waited in [0, 1, 3, 60] {
@@ -38,7 +38,7 @@ fn meeting_one_node_introduces_a_node_to_all() {
     assert!((0..5).all(|index| net.hosts[index].gossip.nodes().all(|node| node.handshake.is_none())));
 }
 
-/// Every node tells clients the addresses of the others, so changes must not wait for the next PING.
+/// Every node tells clients the addresses of the other nodes, so address changes must not wait for the next PING.
 #[test]
 fn announced_address_changes_spread_at_once() {
     let mut net = Net::cluster(3, 6, &config(15_000), 2);
@@ -132,7 +132,7 @@ fn slot_given_to_a_node_with_a_lower_epoch_gets_the_new_owner_everywhere() {
             net.run(MS(200));
         }
     }
-    // Node 1 therefore takes the slot under an epoch below that of the former owner.
+    // Node 1 therefore takes the slot under an epoch lower than that of the former owner.
     let (old, new) = (net.id(0).to_string(), net.id(1).to_string());
     net.command(1, set(SlotChange::Importing { from: old })).unwrap();
     net.command(1, set(SlotChange::Node(new.clone()))).unwrap();
@@ -245,7 +245,7 @@ fn detached_replica_becomes_an_empty_master_in_a_new_shard() {
     assert_eq!((net.owner_of(0, 0), shard_of(&net, 0, 0)), (owner, shard));
 }
 
-/// As in Valkey: a node that is reset and met again is not of the shard whose replica it was.
+/// As in Valkey, a node that is reset and met again does not belong to the shard of its former master.
 #[test]
 fn replica_that_is_reset_has_a_shard_of_its_own() {
     for hard in [false, true] {
@@ -310,7 +310,8 @@ fn link_that_drops_all_packets_is_replaced() {
 
 #[test]
 fn blacklist_expires_although_meet_is_repeated() {
-    // The FORGET and the operator's MEET keep spreading. The FORGET must expire with the time of the first command.
+    // The FORGET and the operator's MEET spread by gossip at the same time. The FORGET must expire with the time of the
+    // first command.
     let forgetful = ClusterConfig { blacklist_ttl: Duration::from_secs(3), ..config(1000) };
     let mut net = Net::cluster(3, 4, &forgetful, 10);
     let node = net.id(3).to_string();

@@ -39,9 +39,9 @@ pub(super) struct Host {
     pub(super) copies: Option<NodeId>,
     pub(super) paused: bool,
     pub(super) offset: u64,
-    /// Receives nothing from its master.
+    /// Whether the host gets no data from its master, while its bus links work.
     pub(super) starved: bool,
-    /// The `foreign` flag of the last [`ClusterAction::BecomeReplica`].
+    /// The `foreign` flag of the last [`ClusterAction::BecomeReplica`] of this host.
     pub(super) foreign: bool,
     pub(super) log: Vec<(Instant, ClusterEvent)>,
     pub(super) dropped: usize,
@@ -63,7 +63,7 @@ pub(super) struct Net {
     sequence: u64,
     /// Pairs of hosts that cannot reach each other.
     cut: BTreeSet<(usize, usize)>,
-    /// Links whose packets are dropped silently.
+    /// Links on which packets are dropped without closing the link.
     mute: BTreeSet<(usize, LinkId)>,
     /// Maximum additional latency of a message. Messages on one link stay in order.
     pub(super) jitter: Duration,
@@ -101,8 +101,8 @@ impl Net {
         net
     }
 
-    /// Starts a cluster of `masters` masters with equal shares of the slots; the other nodes become their replicas in
-    /// turn.
+    /// Starts a cluster of `masters` masters with equal shares of the slots. The remaining nodes become replicas,
+    /// distributed evenly over the masters.
     pub(super) fn cluster(masters: usize, hosts: usize, config: &ClusterConfig, seed: u64) -> Self {
         let mut net = Self::new(hosts, config, seed);
         for index in 0..masters {
@@ -194,7 +194,7 @@ impl Net {
         self.hosts[index].replies.remove(&token).expect("it is there")
     }
 
-    /// Sends a command without waiting; the reply will be in the host's `replies` under the returned token.
+    /// Sends a command without waiting for the reply, which will be in the host's `replies` under the returned token.
     pub(super) fn ask(&mut self, index: usize, command: OperatorCommand) -> u64 {
         let token = self.sequence;
         self.feed(index, ClusterInput::Command { token, command });

@@ -79,8 +79,8 @@ fn master_that_never_had_replicas_is_no_orphan() {
     );
 }
 
-/// `redis-cli --cluster rebalance --cluster-weight ID=0` announces the last slot in this order: first to the target,
-/// then to the source, which may know already, then to the others.
+/// `redis-cli --cluster rebalance --cluster-weight ID=0` announces the last slot first to the target, then to the
+/// source, which may know already, and then to all remaining nodes.
 #[test]
 fn emptied_master_becomes_a_replica_and_rejects_a_late_setslot() {
     let mut net = Net::new(2, &config(2000), 4);

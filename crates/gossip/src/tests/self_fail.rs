@@ -108,7 +108,7 @@ fn empty_master_does_not_wait_for_a_no_failover_replica() {
     net.restart_with(0, 0);
     let took = net.run_until("it serves what it has", |net| net.hosts[0].gossip.is_serving());
     assert!(took < MS(2500), "{took:?}");
-    // If that replica is down, the master waits only for the normal start delay.
+    // If the replica that never starts an election is down, the master waits only for the normal start delay.
     net.kill(3);
     net.kill(0);
     net.restart_with(0, 0);

@@ -143,7 +143,7 @@ fn vote_is_durable_before_it_is_sent_and_given_only_once() {
             },
         ]
     );
-    // A repeated request gets the vote again, because the first one may have been lost.
+    // A repeated request gets the vote again, because the first vote may have been lost.
     let out = handle(&mut gossip, 4, ClusterInput::Packet { link: theirs, packet: Box::new(request) });
     let [ClusterAction::Persist { sync: true, .. }, again @ ClusterAction::Send { .. }] = &out[..] else {
         panic!("{out:?}")
@@ -185,9 +185,9 @@ fn vote_is_refused_to_other_candidates_of_the_epoch_or_the_same_master() {
     assert_eq!(ask(&mut gossip, 4, by(other, 6)), denied(other, 6, AlreadyVoted));
     let wait = Duration::from_millis(3998);
     assert_eq!(ask(&mut gossip, 5, by(other, 7)), denied(other, 7, VotedForMasterRecently { wait }));
-    // The candidate with the vote gets another one if it needs a new epoch.
+    // The candidate that has the vote gets another one if it needs a new epoch.
     assert_eq!(ask(&mut gossip, 6, by(replica, 8)), granted(replica, 8));
-    // In steps, because a longer gap would be detected as a process pause.
+    // The time advances in steps, because a longer gap would be detected as a process pause.
     (1..10).for_each(|step| drop(handle(&mut gossip, 400 * step, ClusterInput::Deadline)));
     assert_eq!(ask(&mut gossip, 4006, by(other, 9)), granted(other, 9));
     // After a restart the candidate that got the vote of the epoch is unknown.
@@ -207,7 +207,7 @@ fn redis_nodes_get_only_the_extensions_they_understand() {
         let body = MessageBody::Ping(GossipSection { entries: Vec::new(), extensions });
         let packet = Box::new(Packet { header, body });
         handle(&mut gossip, 2, ClusterInput::Packet { link, packet: packet.clone() });
-        // The second packet is answered with the knowledge from the first one.
+        // The reply to the second packet uses what the first packet revealed about the sender.
         let out = handle(&mut gossip, 2, ClusterInput::Packet { link, packet });
         let answer = out.into_iter().find_map(|action| match action {
             ClusterAction::Send { packet, .. } => Some(*packet),
@@ -243,7 +243,8 @@ fn refused_votes_report_the_reason() {
             _ => None,
         })
     };
-    // Epochs 1 to 4 precede the restart, in which this node may have voted; 1 to 3 may also be used by other nodes.
+    // Epochs 1 to 4 are older than the restart, and this node may have voted in them; 1 to 3 may also be used by other
+    // nodes.
     for epoch in [1, 2, 3] {
         let (mut gossip, _, master, replica) = voter();
         connect(&mut gossip, 17003);
@@ -388,8 +389,8 @@ fn slot_is_claimed_under_a_new_epoch_even_if_the_import_mark_is_lost() {
 
 #[test]
 fn timed_out_manual_failover_leaves_no_unhandled_deadline() {
-    // A replica without data starts an election only by FORCE. After the timeout without votes, no deadline may remain
-    // that is never handled.
+    // A replica without data starts an election only on FORCE. After the timeout without votes, no deadline that the
+    // machine never handles may remain.
     let id = |byte| NodeId::from_random([byte; 20]);
     let (me, master, other) = (id(1), id(2), id(3));
     let text = format!(
@@ -405,7 +406,7 @@ fn timed_out_manual_failover_leaves_no_unhandled_deadline() {
     let force = OperatorCommand::Failover(FailoverMode::Force);
     handle(&mut gossip, 1, ClusterInput::Command { token: 0, command: force });
     for ms in (1..10_000).step_by(50) {
-        // Handling a deadline may create another one that is due at once, but not endlessly.
+        // Handling a deadline may create another one that is due at once, but this must come to an end.
         for _ in 0..5 {
             handle(&mut gossip, ms, ClusterInput::Deadline);
         }
@@ -538,7 +539,7 @@ fn elected_node_votes_for_no_other_candidate_in_its_epoch() {
     assert_eq!(ask(&mut gossip, 3, late), ElectionEvent::VoteDenied { candidate: id(6), epoch, why });
 }
 
-/// A tenth of all nodes in each message would make the traffic grow with the square of the cluster size.
+/// If each message named a tenth of all nodes, the traffic would grow with the square of the cluster size.
 #[test]
 fn ping_in_a_large_cluster_has_ten_random_gossip_entries() {
     let id = |number: usize| NodeId::from_random([number as u8; 20]);

@@ -123,7 +123,7 @@ fn migration_continues_after_failovers_of_both_ends() {
     net.run_until("the source is the master again", |net| net.hosts[0].gossip.myself().is_master());
     net.run_until("all agree", Net::all_agree);
     assert_eq!((migrating(&net, 0), importing(&net, 1)), (Some(net.id(1)), Some(net.id(0))));
-    // After the end of the migration no node has a mark left.
+    // After the migration no node has a mark for the slot.
     let to = net.id(1).to_string();
     set_slot(&mut net, 1, SlotChange::Node(to.clone()));
     set_slot(&mut net, 0, SlotChange::Node(to));
@@ -133,8 +133,8 @@ fn migration_continues_after_failovers_of_both_ends() {
     }
 }
 
-/// Regression test: a replica that its master was told to forget keeps replicating; it kept the mark of a finished
-/// migration.
+/// Regression test: a replica that its master was told to forget keeps replicating. Such a replica kept the mark of a
+/// finished migration.
 #[test]
 fn replica_unknown_to_its_master_still_receives_slot_changes() {
     let mut net = six_nodes(5);
@@ -180,7 +180,7 @@ fn setslot_fails_if_a_replica_does_not_acknowledge_it() {
     };
     assert_eq!(net.command(0, set), Err(OperatorError::NoReplicas));
     assert_eq!(migrating(&net, 0), None);
-    // The replica applied the change when it resumed, and then receives the actual state.
+    // The replica applied the change when it resumed, and then receives the actual state of the slot.
     net.thaw(3);
     net.run(Duration::from_millis(100));
     assert_eq!(migrating(&net, 3), None, "{}", net.merged_logs());
@@ -215,7 +215,8 @@ fn restarted_master_refuses_setslot_until_it_has_compared_its_data() {
 }
 
 /// Regression test: an import was cancelled twice. The first SETSLOT failed because a replica was gone, so the import
-/// was resent to the replicas. The second SETSLOT was already in the stream before that and was not repeated.
+/// was resent to the replicas. The second SETSLOT was already in the stream before the import was resent, and was not
+/// repeated.
 #[test]
 fn slot_state_is_resent_after_a_setslot_that_followed_a_failed_one() {
     let mut net = six_nodes(6);
@@ -399,8 +400,8 @@ fn importing_node_claims_a_slot_that_its_source_gave_away() {
     }
 }
 
-/// Regression test: the source gave the slot away and was then replaced by a replica that knew about it. The importing
-/// node saw no owner of the slot and waited forever.
+/// Regression test: the source gave the slot away and was then replaced by a replica that knew about the new owner. The
+/// importing node saw no owner of the slot and waited forever.
 #[test]
 fn importing_node_claims_a_slot_whose_source_was_failed_over_after_giving_it_away() {
     for seed in 0..5 {
@@ -419,7 +420,7 @@ fn importing_node_claims_a_slot_whose_source_was_failed_over_after_giving_it_awa
     }
 }
 
-/// A stale importing mark does not take the slot from the node that it was given to.
+/// An outdated importing mark must not take the slot from the node that it was given to.
 #[test]
 fn stale_import_does_not_take_a_slot_from_its_new_owner() {
     for seed in 0..5 {

@@ -54,9 +54,9 @@ fn hear(gossip: &mut Gossip, from: u8, current: u64, claim: u64, master: Option<
 }
 
 /// Found by the simulator (cluster, seed 52307): node 2 replaced node 1, which was paused. Node 1 resumed, followed
-/// node 2, and then read an older packet of node 2, sent as its replica, from the other link. It took node 2 for a
-/// replica without slots again; node 2 died before its next message, and node 1 did not start an election because there
-/// were no slots to take over.
+/// node 2, and then read from the other link an older packet that node 2 had sent as the replica of node 1. It took
+/// node 2 for a replica without slots again. Node 2 died before its next message, and node 1 did not start an election
+/// because there were no slots to take over.
 #[test]
 fn old_packet_does_not_demote_a_promoted_master() {
     let (one, two, three) = (id(1), id(2), id(3));
@@ -71,7 +71,7 @@ fn old_packet_does_not_demote_a_promoted_master() {
     hear(&mut gossip, 2, 3, 1, Some(1), &slots(0, 99));
     assert_eq!(gossip.node(two).unwrap().role, Role::Master);
     assert_eq!(gossip.slot_owner(Slot::new(0).unwrap()), Some(two));
-    // When it becomes a replica, it has seen the epoch of the node that replaced it.
+    // When the node becomes a replica, it has seen the epoch of the node that replaced it.
     hear(&mut gossip, 2, 5, 5, Some(3), &slots(100, 199));
     assert_eq!(gossip.node(two).unwrap().role, Role::Replica(Some(three)));
 }
@@ -97,8 +97,8 @@ fn replica_has_no_config_epoch_of_its_own() {
     assert_eq!(gossip.slot_owner(Slot::new(0).unwrap()), Some(two));
 }
 
-/// With its master's epoch as its own, it would claim under that epoch, and other nodes would not prefer the claim to
-/// that of the failed master.
+/// If a replica took its master's epoch as its own, it would claim slots under that epoch, and other nodes would not
+/// prefer its claim to that of the failed master.
 #[test]
 fn restarted_replica_takes_over_under_a_new_epoch() {
     let (one, two) = (id(1), id(2));

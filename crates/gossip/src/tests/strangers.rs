@@ -1,4 +1,4 @@
-//! Packets from unknown senders: anything that can reach the bus port.
+//! Packets from unknown senders: anyone who can reach the bus port may send them.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ fn meet_from_unknown_sender_adds_no_gossiped_nodes() {
     };
     let section = GossipSection { entries: (1000..3000).map(entry).collect(), extensions: Vec::new() };
     say(&mut gossip, 1, header(9, 5, 0), MessageBody::Meet(section));
-    // Only the unknown sender itself was added, in handshake.
+    // Nobody but the unknown sender itself was added; it is in handshake.
     assert_eq!(gossip.nodes().count(), 3);
     assert_eq!(gossip.nodes().filter(|node| node.handshake.is_some()).count(), 1);
 }

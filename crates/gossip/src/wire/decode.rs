@@ -23,19 +23,19 @@ pub enum DecodeError {
     /// The packet does not start with the bus signature.
     #[error("bad signature")]
     Signature,
-    /// Unsupported protocol version.
+    /// The protocol version is not 1.
     #[error("unsupported protocol version {0}")]
     Version(u16),
-    /// The length does not match the content.
+    /// The length field does not match the content.
     #[error("length does not fit the message")]
     Length,
-    /// The packet exceeds [`MAX_PACKET_BYTES`].
+    /// The length field exceeds [`MAX_PACKET_BYTES`].
     #[error("message of {0} bytes is too long")]
     TooLong(usize),
-    /// An epoch exceeds the limit.
+    /// An epoch exceeds the limit that protects against overflow.
     #[error("epoch {0} is beyond any that a cluster can reach")]
     Epoch(u64),
-    /// A malformed node id.
+    /// A node id does not consist of 40 hexadecimal characters.
     #[error("malformed node id")]
     NodeId,
 }

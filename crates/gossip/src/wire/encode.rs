@@ -1,4 +1,4 @@
-//! Encodes packets.
+//! Encodes packets to the layout that [`crate::wire`] describes.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::{
 };
 
 impl Packet {
-    /// The packet in its wire format.
+    /// Returns the packet in its wire format, a header and the data of its type.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; HEADER_BYTES];

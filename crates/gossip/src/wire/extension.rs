@@ -33,16 +33,16 @@ const MAX_TEXT_BYTES: usize = 256;
 pub enum Extension {
     /// The hostname announced for clients; an empty one withdraws it.
     Hostname(String),
-    /// The human-readable node name.
+    /// The human-readable node name; an empty one withdraws it.
     HumanName(String),
     /// An operator forgot this node; receivers forget it as well.
     Forgotten {
-        /// The forgotten node.
+        /// The id that receivers must forget.
         id: NodeId,
         /// How long to keep the node forgotten.
         ttl: Duration,
     },
-    /// The shard id of the sender.
+    /// The shard id of the sender; replicas announce that of their master.
     Shard(NodeId),
     /// The address for clients over IPv4, if it differs from that for nodes.
     ClientIpv4(Ipv4Addr),
@@ -52,7 +52,7 @@ pub enum Extension {
     ClientPort(u16),
     /// The TLS port for clients, if it differs from that for nodes.
     ClientTlsPort(u16),
-    /// The sender's availability zone.
+    /// The availability zone in which the sender runs.
     Zone(String),
 }
 
@@ -102,7 +102,7 @@ fn text(payload: &[u8]) -> Option<String> {
     (end < MAX_TEXT_BYTES && plain).then(|| String::from_utf8_lossy(text).into_owned())
 }
 
-/// Parses an IP address; a malformed one is skipped like an unknown extension.
+/// Parses an IP address; a malformed address is skipped like an unknown extension.
 fn parsed<T: FromStr>(payload: &[u8]) -> Option<T> {
     text(payload)?.parse().ok()
 }

@@ -7,9 +7,9 @@ use std::ops::{BitOr, BitOrAssign};
 pub struct NodeFlags(pub u16);
 
 impl NodeFlags {
-    /// The node is a master.
+    /// The node is a master, with or without slots.
     pub const MASTER: Self = Self(1);
-    /// The node is a replica.
+    /// The node is a replica of the master named in its own headers.
     pub const REPLICA: Self = Self(2);
     /// The sender suspects the node.
     pub const PFAIL: Self = Self(4);
@@ -28,7 +28,7 @@ impl NodeFlags {
     /// The node understands extensions. Valkey uses this flag, Redis uses [`MessageFlags::EXTENSIONS`].
     pub const EXTENSIONS: Self = Self(1024);
 
-    /// Whether any bit of `flag` is set.
+    /// Returns whether any bit of `flag` is set.
     #[must_use]
     pub const fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
@@ -67,7 +67,7 @@ impl MessageFlags {
     /// The message may contain extensions, and its sender understands those of others.
     pub const EXTENSIONS: Self = Self(4);
 
-    /// Whether any bit of `flag` is set.
+    /// Returns whether any bit of `flag` is set.
     #[must_use]
     pub const fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0

@@ -189,7 +189,7 @@ fn malformed_packets_are_rejected_with_the_right_error() {
         packet[place..place + bytes.len()].copy_from_slice(bytes);
         packet
     };
-    // packet, expected error
+    // the bytes of a packet, and the expected error
     let table = [
         (with(0, b"RCmc"), DecodeError::Signature),
         (with(4, &2257_u32.to_be_bytes()), DecodeError::Length),

@@ -24,12 +24,12 @@ fn heard(message: Message) -> ExportEvent {
     ExportEvent::Received(message)
 }
 
-/// Valkey's reply to an unknown subcommand.
+/// Returns Valkey's reply to an unknown subcommand.
 fn not_known() -> ExportEvent {
     ExportEvent::Refused("ERR syntax error".to_owned())
 }
 
-/// All events up to the grant, for a migration that cannot be resumed.
+/// Returns all events up to the grant, for a migration that cannot be resumed.
 fn granted() -> Vec<ExportEvent> {
     vec![
         ExportEvent::Connected,
@@ -60,7 +60,7 @@ fn slots_are_granted_once_everything_is_sent_and_writes_are_held() {
     ];
     assert_eq!((actions.as_slice(), machine.state_name()), (&expected[..], "failover-granted"));
     let mut out = Vec::new();
-    // Only the target's claim counts, not its link.
+    // Only the claim of the target counts, whether its link is up or not.
     machine.handle(at(20), ExportEvent::Closed, &mut out);
     machine.handle(at(21), ExportEvent::Cancel, &mut out);
     assert_eq!(out, []);
@@ -155,7 +155,7 @@ fn snapshot_is_retried_and_a_silent_target_times_out() {
     assert_eq!(out, [ExportAction::End(ExportOutcome::Failed(why))]);
 }
 
-/// All events up to the grant, for a resumable migration.
+/// Returns all events up to the grant, for a resumable migration.
 fn resumable() -> Vec<ExportEvent> {
     let mut inputs = granted();
     inputs[1] = ExportEvent::Accepted;
@@ -165,7 +165,7 @@ fn resumable() -> Vec<ExportEvent> {
 #[test]
 fn job_resumes_on_a_new_link_in_every_state() {
     let whole = resumable();
-    // From the announcement of the migration on.
+    // The link breaks after each event, starting with the announcement of the migration.
     for length in 2..whole.len() {
         let (before, mut machine) = run(CONFIG, &whole[..length]);
         let mut out = Vec::new();
@@ -177,11 +177,11 @@ fn job_resumes_on_a_new_link_in_every_state() {
         machine.handle(at(30) + RECONNECT_DELAY, ExportEvent::Deadline, &mut out);
         assert_eq!(out, [ExportAction::Reconnect, ExportAction::Reconnect]);
         machine.handle(at(140), ExportEvent::Resumed, &mut out);
-        // The target repeats its request, because the first one may have been lost.
+        // The target repeats its request, because the first request may have been lost.
         if (5..8).contains(&length) {
             machine.handle(at(141), heard(Message::RequestPause), &mut out);
         }
-        // If the reply was lost, the successful reconnect replaces it.
+        // If the reply to the announcement was lost, the successful reconnect replaces that reply.
         for input in &whole[length.max(3)..] {
             machine.handle(at(150), input.clone(), &mut out);
         }

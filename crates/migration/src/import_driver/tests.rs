@@ -34,7 +34,7 @@ fn message(message: Message) -> Vec<u8> {
     SyncSlots::Message(message).encoded()
 }
 
-/// The action as text.
+/// Formats an action for comparison.
 fn shown(action: ImportDriverAction) -> String {
     match action {
         ImportDriverAction::Send(bytes) => {
@@ -174,5 +174,5 @@ fn many_commands_are_executed_in_portions() {
     assert!(process.driver.reads() && CLAIM < MAX_HOLD_TIME);
 }
 
-/// The target must claim the slots before the source accepts writes again.
+/// The target must claim the slots within this time, before the source accepts writes again.
 const CLAIM: Duration = crate::CLAIM_TIMEOUT;

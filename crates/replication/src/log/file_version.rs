@@ -14,20 +14,20 @@ use slot_routing::ReplOffset;
 /// A range of appended bytes, and the commands that the append-only file has in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamRange {
-    /// The range within the appended bytes. Not empty.
+    /// The range within the appended bytes, which is never empty.
     pub range: Range<usize>,
-    /// The file's commands; may be empty.
+    /// The commands that the file has instead; may be empty.
     pub commands: Arc<[u8]>,
 }
 
 /// A range of the log, and the commands that the append-only file has in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileVersion {
-    /// Where the range begins.
+    /// Offset of the first byte that the version replaces.
     pub from: ReplOffset,
-    /// Where the range ends.
+    /// Offset behind the last byte that the version replaces.
     pub to: ReplOffset,
-    /// The file's commands; may be empty.
+    /// The commands that the file has instead; may be empty.
     pub commands: Arc<[u8]>,
 }
 
@@ -68,12 +68,12 @@ impl FileVersions {
         }
     }
 
-    /// Removes all versions.
+    /// Removes all versions, because the history was replaced.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Returns where the last version ends.
+    /// Returns where the last version ends; `None` without versions.
     #[must_use]
     pub fn end(&self) -> Option<ReplOffset> {
         self.versions.back().map(|last| last.to)

@@ -88,7 +88,7 @@ fn replica_adopts_its_masters_history() {
     assert_eq!(log.position(), Position { id: id(7), offset: ReplOffset(5006) });
     assert_eq!(log.retained_range(), Some((5001, 6)));
     assert_eq!(log.second_history(), None);
-    // After the promotion, replicas of the old master can continue here up to this position.
+    // After the promotion, replicas of the old master can continue up to the position of the promotion.
     assert!(log.promote(id(8)));
     assert_eq!(log.second_history(), Some(Position { id: id(7), offset: ReplOffset(5006) }));
     assert_eq!(log.resume(id(7).as_str().as_bytes(), 5001), Ok(ReplOffset(5000)));
@@ -213,7 +213,7 @@ fn old_bytes_are_kept_for_cursors_within_their_bound() {
 }
 
 proptest! {
-    /// Compared with one long buffer: a cursor reads the stream without gaps, and the retained size is bounded.
+    /// Compares the log with one long buffer: a cursor reads the stream without gaps, and the retained size is bounded.
     #[test]
     fn cursors_read_what_was_appended(
         steps in prop::collection::vec((0usize..3, 0usize..40_000), 1..60),

@@ -72,7 +72,7 @@ impl Master {
         let awaited = self.awaits_main_channel(rdb);
         let (true, Some(Position { id, offset })) = (awaited, resume) else {
             let reason = if awaited { CloseReason::TooFarBehind } else { CloseReason::OtherChannelLost };
-            // A snapshot connection that does not belong to it is left alone.
+            // A snapshot connection that belongs to another replica is left alone.
             let profile = PeerProfile { snapshot_connection: Some(rdb).filter(|_| awaited), ..profile };
             self.peers.insert(peer, ConnectedReplica::new(profile, Phase::AwaitsMainChannel, None, now));
             return self.close(now, peer, reason, out);

@@ -11,7 +11,7 @@ pub struct OutputLimit {
     pub hard: u64,
     /// The soft limit in bytes; 0 for no limit.
     pub soft: u64,
-    /// How long the soft limit may be exceeded.
+    /// How long the soft limit may be exceeded before the connection is closed.
     pub soft_duration: Duration,
 }
 
@@ -22,7 +22,7 @@ impl OutputLimit {
         Self { hard: raised(self.hard), soft: raised(self.soft), ..self }
     }
 
-    /// Returns whether the limit is exceeded. `since` keeps the time at which the soft limit was first exceeded.
+    /// Returns whether the limit is exceeded. `since` stores the time at which the soft limit was first exceeded.
     pub(super) fn is_exceeded(self, now: Instant, pending: u64, since: &mut Option<Instant>) -> bool {
         if self.hard > 0 && pending > self.hard {
             return true;

@@ -9,27 +9,27 @@ use crate::psync::PeerProfile;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Waits for a snapshot to start.
+    /// The replica waits for a snapshot to start.
     WaitsForSnapshot { since: Instant },
-    /// A snapshot is being taken for it or sent to it.
+    /// A snapshot is being taken for the replica or sent to it.
     Sending { transfer: TransferId, position: Option<ReplOffset>, delivery: Delivery },
-    /// Has received the snapshot and has not acknowledged loading it.
+    /// The replica has received the snapshot and has not acknowledged loading it.
     Loading { position: ReplOffset },
-    /// Has received the snapshot over this connection, which may be closed already; its main connection has not
-    /// appeared.
+    /// The replica has received the snapshot over this connection, which may be closed already. Its main connection has
+    /// not appeared.
     SnapshotDelivered { since: Instant },
-    /// Receives the stream and has not acknowledged loading the snapshot of its other connection.
+    /// The replica receives the stream and has not acknowledged loading the snapshot of its other connection.
     AwaitsMainChannel,
-    /// Receives the stream.
+    /// The replica receives the stream and has loaded its snapshot, if it needed one.
     Online,
 }
 
 /// How a snapshot is sent to a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivery {
-    /// Streamed while it is taken, with an end mark.
+    /// The snapshot is streamed while it is taken, with an end mark.
     Streamed,
-    /// From a file, preceded by its length.
+    /// The snapshot is sent from a file, preceded by its length.
     File { is_written: bool },
 }
 
@@ -40,9 +40,9 @@ pub enum PeerState {
     WaitBgsave,
     /// The snapshot file is being sent.
     SendBulk,
-    /// Receives the stream while the snapshot is transferred over another connection.
+    /// The replica receives the stream while its snapshot is transferred over another connection.
     BgTransfer,
-    /// Receives the stream.
+    /// The replica receives the stream.
     Online,
 }
 
@@ -59,21 +59,21 @@ impl PeerState {
     }
 }
 
-/// The state of one replica.
+/// The state of one connection of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectedReplica {
-    /// The properties announced by REPLCONF.
+    /// The properties that the connection announced by REPLCONF.
     pub profile: PeerProfile,
-    /// The acknowledged offset; `None` before the first acknowledgement.
+    /// The last offset that the replica acknowledged; `None` before the first acknowledgement.
     pub acknowledged: Option<ReplOffset>,
-    /// The offset up to which its append-only file is on disk; `None` if it has none.
+    /// The offset up to which the append-only file of the replica is on disk; `None` if it has none.
     pub synced: Option<ReplOffset>,
     pub(super) phase: Phase,
     pub(super) last_heard: Instant,
     pub(super) over_soft_since: Option<Instant>,
-    /// The pending bytes as last reported.
+    /// The number of pending bytes at the last report.
     pub(super) pending_bytes: u64,
-    /// The main connection of a dual-channel replica, on its RDB channel.
+    /// For an RDB channel, the main connection of the same replica.
     pub(super) main_channel: Option<PeerId>,
 }
 
@@ -96,7 +96,7 @@ impl ConnectedReplica {
         }
     }
 
-    /// Returns the synchronisation state.
+    /// Returns the state for INFO.
     #[must_use]
     pub fn state(&self) -> PeerState {
         match self.phase {
@@ -109,7 +109,7 @@ impl ConnectedReplica {
         }
     }
 
-    /// Returns the pending bytes as last reported.
+    /// Returns the number of pending bytes at the last report.
     #[must_use]
     pub fn pending_bytes(&self) -> u64 {
         self.pending_bytes
@@ -127,7 +127,7 @@ impl ConnectedReplica {
         self.acknowledged >= Some(offset)
     }
 
-    /// Returns the name of the connection's kind in INFO.
+    /// Returns the name that INFO uses for this kind of connection.
     #[must_use]
     pub fn channel_name(&self) -> &'static str {
         match self.phase {
@@ -137,7 +137,7 @@ impl ConnectedReplica {
         }
     }
 
-    /// Returns the whole seconds since the replica was last heard from.
+    /// Returns the whole seconds since the replica last sent something.
     #[must_use]
     pub fn lag_seconds(&self, now: Instant) -> u64 {
         now.since(self.last_heard).as_secs()
@@ -165,8 +165,8 @@ impl ConnectedReplica {
         waits && !self.profile.uses_sync
     }
 
-    /// Returns whether the replica must send acknowledgements. While a snapshot is sent, progress of the connection
-    /// counts.
+    /// Returns whether the replica must send acknowledgements. While a snapshot is sent, it is enough that the
+    /// connection makes progress.
     pub(super) fn must_acknowledge(&self) -> bool {
         !self.profile.uses_sync && matches!(self.phase, Phase::Online | Phase::Loading { .. })
     }

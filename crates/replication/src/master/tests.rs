@@ -124,7 +124,7 @@ fn replica_that_joins_during_a_streamed_snapshot_waits_for_the_next() {
     assert_eq!(master.handle(1, MasterEvent::Sent { peer: PEER_1 }), [second]);
 }
 
-/// A snapshot file can be shared until it is complete, and is sent then.
+/// A snapshot file can be shared until it is complete; the file is sent when it is complete.
 #[test]
 fn replica_joins_a_snapshot_that_is_being_written_to_a_file() {
     let mut master = MasterFixture::new(MasterConfig { diskless: false, ..config() });
@@ -312,8 +312,8 @@ fn log_is_closed_after_the_backlog_ttl() {
     assert_eq!(master.handle(9999, MasterEvent::Deadline), []);
 }
 
-/// A replica may continue from a backlog larger than its output limit. Closing it for its pending bytes would repeat
-/// for ever.
+/// A replica may continue from a backlog larger than its output limit. If the replica were closed for its pending
+/// bytes, it would reconnect and be closed for ever.
 #[test]
 fn backlog_does_not_count_against_the_output_limit() {
     let mut master = MasterFixture::new(MasterConfig { backlog: 5000, ..config() });
@@ -448,7 +448,7 @@ mod two_channels {
     const RDB_PEER: PeerId = PEER_1;
     const MAIN_PEER: PeerId = PEER_2;
 
-    /// A master with a replica whose RDB channel has been waiting since second 0.
+    /// Returns a master with a replica whose RDB channel has been waiting since second 0.
     fn with_rdb_channel() -> MasterFixture {
         let mut master = MasterFixture::new(MasterConfig { dual_channel: true, ..config() });
         assert_eq!(
@@ -463,7 +463,7 @@ mod two_channels {
         master
     }
 
-    /// The same, after the snapshot was taken at offset 70.
+    /// Returns the same master after the snapshot was taken at offset 70.
     fn with_snapshot_position() -> MasterFixture {
         let mut master = with_rdb_channel();
         master.handle(5, MasterEvent::Deadline);
@@ -620,8 +620,8 @@ mod two_channels {
     }
 }
 
-/// A PING scheduled with the shorter period used to go out after the period was increased, and put the replicas'
-/// offsets past the end of their next master's log.
+/// Regression test: a PING scheduled with the shorter period was sent after the period was increased, and put the
+/// replicas' offsets past the end of their next master's log.
 #[test]
 fn changed_ping_period_applies_at_once() {
     let mut master = MasterFixture::new(MasterConfig { ping_period: Duration::from_secs(3), ..config() });

@@ -16,19 +16,19 @@ use super::OutputLimit;
 
 /// How long writers may be throttled after a replica was closed.
 pub(super) const THROTTLE_PERIOD: Duration = Duration::from_secs(600);
-/// The maximum total delay within that time.
+/// The maximum total delay within [`THROTTLE_PERIOD`].
 pub(super) const MAX_TOTAL_DELAY: Duration = Duration::from_secs(60);
 /// The maximum delay after one batch.
 const MAX_DELAY: Duration = Duration::from_secs(1);
 
-/// Decides how long writers are delayed.
+/// Decides how long writers are delayed for slow replicas.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
-    /// The time since which writers may be throttled.
+    /// When the current [`THROTTLE_PERIOD`] began; `None` if writers must not be throttled.
     total_granted: Option<Instant>,
-    /// The total time throttled since then.
+    /// The total delay since the period began.
     total_used: Duration,
-    /// The time since which writers have been throttled without a break.
+    /// When the current uninterrupted throttling began.
     granted_since: Option<Instant>,
 }
 

@@ -13,7 +13,7 @@ fn at_millis(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-/// The driver with its log, and the actions since they were last take_actions.
+/// The driver with its log, and the actions since the last call of `take_actions`.
 struct MasterFixture {
     driver: MasterDriver,
     log: Log,
@@ -148,7 +148,7 @@ fn replica_that_left_before_the_snapshot_has_no_cursor() {
     assert_eq!(server.take_actions(), []);
 }
 
-/// A replica whose RDB channel closed after it had received the snapshot. Returns its cursor.
+/// Delivers a snapshot to a replica and closes its RDB channel. Returns the cursor of that channel.
 fn deliver_snapshot(server: &mut MasterFixture) -> CursorId {
     let mut profile = PeerProfile { rdb_channel: true, is_rdb_only: true, ..PeerProfile::default() };
     profile.capabilities.has_eof = true;

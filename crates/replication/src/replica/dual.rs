@@ -18,40 +18,40 @@ use super::{LinkError, RdbChannelAction, ReplicaAction, ReplicaConfig};
 use crate::id::ReplId;
 use crate::log::Position;
 
-/// State of the RDB channel.
+/// How far the handshake and the snapshot have come on the RDB channel.
 #[derive(Debug)]
 enum RdbChannelState {
     Connecting,
-    /// Waits for replies to this many requests, then sends SYNC.
+    /// The replica waits for replies to this many requests, then sends SYNC.
     Handshake {
         missing: u8,
     },
-    /// Waits for `$ENDOFF`.
+    /// The replica waits for `$ENDOFF`.
     AwaitsEndOffset,
     Transfer(Transfer),
     Complete,
 }
 
-/// State of the main channel.
+/// How far the handshake has come on the main channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MainChannelState {
-    /// Waits for the position of the snapshot.
+    /// The main channel is idle until the position of the snapshot is known.
     Waiting,
-    /// Has announced which RDB channel it belongs to.
+    /// The replica has announced over the main channel which RDB channel belongs to it.
     Identifying,
-    /// Has sent PSYNC.
+    /// The replica has sent PSYNC over the main channel.
     AwaitsPsyncReply,
     Streaming,
 }
 
-/// State of both connections.
+/// State of both connections of one synchronisation.
 #[derive(Debug)]
 pub(super) struct Dual {
     rdb: RdbChannelState,
     main: MainChannelState,
     rdb_lines: Lines,
     main_lines: Lines,
-    /// The position of the snapshot, once known.
+    /// The position of the snapshot; `None` until `$ENDOFF` has arrived.
     position: Option<Position>,
     buffered: StreamBuffer,
 }
@@ -74,7 +74,6 @@ impl Dual {
         if let RdbChannelState::Transfer(transfer) = &self.rdb { Some(transfer) } else { None }
     }
 
-    /// Returns whether the snapshot has started to arrive.
     pub(super) fn has_snapshot_started(&self) -> bool {
         self.position.is_some()
     }
@@ -107,7 +106,7 @@ impl Dual {
         out.push(ReplicaAction::RdbChannel(RdbChannelAction::Send(hello)));
     }
 
-    /// Returns whether the RDB channel is still needed.
+    /// Returns whether the RDB channel is still needed, because the snapshot is not complete.
     pub(super) fn needs_rdb_channel(&self) -> bool {
         !matches!(self.rdb, RdbChannelState::Complete)
     }

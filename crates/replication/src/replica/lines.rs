@@ -7,7 +7,7 @@ use super::LinkError;
 /// The maximum length of a line in bytes. A `+CONTINUE` may list a node for every slot.
 const MAX_LINE: usize = 1024 * 1024;
 
-/// An incomplete line.
+/// Collects the bytes of an incomplete line.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     partial: Vec<u8>,

@@ -35,17 +35,17 @@ pub(super) struct Handshake {
     replconfs: u8,
 }
 
-/// Progress of the handshake.
+/// How far the handshake has come after some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HandshakeStep {
     Incomplete,
     Failed(LinkError),
-    /// A snapshot follows; `rest` contains bytes read beyond the handshake.
+    /// The master sends a snapshot next; `rest` contains bytes read beyond the handshake.
     Full {
         position: Position,
         remaining: Vec<u8>,
     },
-    /// The stream follows.
+    /// The master continues with the stream.
     Continue {
         id: Option<ReplId>,
         slot_states: Option<Vec<u8>>,
@@ -61,7 +61,6 @@ impl Handshake {
         Self { waiting: AwaitedReply::Pong, lines: Lines::default(), replconfs: 0 }
     }
 
-    /// Returns whether PSYNC has been sent.
     pub(super) fn has_sent_psync(&self) -> bool {
         self.waiting == AwaitedReply::Psync
     }
@@ -168,7 +167,7 @@ fn is_pong_accepted(line: &[u8]) -> bool {
     line.first() == Some(&b'+') || wants_auth.iter().any(|start| line.starts_with(start))
 }
 
-/// Requests the first byte that is missing.
+/// Appends a PSYNC that requests the first missing byte.
 fn append_psync(config: &ReplicaConfig, position: Option<Position>, send: &mut Vec<u8>) {
     match position {
         Some(Position { id, offset }) => {
@@ -207,7 +206,7 @@ fn on_psync(line: &[u8], has_position: bool, rest: &[u8]) -> HandshakeStep {
     }
 }
 
-/// Whether the master accepted a partial synchronisation.
+/// What an accepted partial synchronisation changes.
 pub(super) enum ContinueReply {
     Accepted {
         /// The new replication id, if it changed.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// The size of a part in bytes. All parts but the last are full, so that little memory is wasted.
 const CHUNK_SIZE: usize = 64 * 1024;
 
-/// The buffered stream, in parts.
+/// The buffered stream, as a queue of parts.
 #[derive(Debug, Default)]
 pub(super) struct StreamBuffer {
     chunks: VecDeque<Vec<u8>>,
@@ -13,7 +13,6 @@ pub(super) struct StreamBuffer {
 }
 
 impl StreamBuffer {
-    /// Appends received bytes.
     pub(super) fn push(&mut self, mut bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         while !bytes.is_empty() {
@@ -28,7 +27,7 @@ impl StreamBuffer {
         }
     }
 
-    /// Removes the first part.
+    /// Removes and returns the first part; `None` if the buffer is empty.
     pub(super) fn pop(&mut self) -> Option<Vec<u8>> {
         let piece = self.chunks.pop_front()?;
         self.bytes -= piece.len() as u64;

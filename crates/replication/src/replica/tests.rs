@@ -160,7 +160,7 @@ fn snapshot_with_an_end_mark_may_arrive_in_any_parts() {
         assert!(out.contains(&ReplicaAction::Load { position: at_seconds(1, 0) }));
         let mut after = replica.handle_event(ReplicaEvent::Loaded);
         after.retain(|action| matches!(action, ReplicaAction::Stream(_)));
-        // The bytes behind the mark, and those received while loading.
+        // The stream continues with the bytes behind the mark and those received while loading.
         assert_eq!(after, [ReplicaAction::Stream(b"rest".to_vec())], "cut at {cut}");
     }
 }
@@ -292,7 +292,7 @@ fn failed_load_leaves_no_position() {
 
 #[test]
 fn rejected_snapshot_keeps_the_data_and_position() {
-    // While it is received, and once it is complete.
+    // The snapshot connection breaks while the snapshot is received, and once it is complete.
     for snapshot in ["$5\r\nx", "$1\r\nx"] {
         let mut replica = ReplicaFixture::with_psync_sent(config(), Some(at_seconds(1, 5)));
         replica.receive(&format!("+FULLRESYNC {} 70\r\n{snapshot}", id(2)));
@@ -351,7 +351,7 @@ fn malformed_replies_close_the_link() {
     }
 }
 
-/// A foreign master answers every PSYNC with a snapshot and every acknowledgement with garbage.
+/// A foreign server answers every PSYNC with a snapshot and every acknowledgement with garbage.
 #[test]
 fn failing_full_synchronisations_back_off_exponentially() {
     let mut replica = ReplicaFixture::new(config(), None);
@@ -386,7 +386,7 @@ fn failing_full_synchronisations_back_off_exponentially() {
     );
 }
 
-/// A master that closes the link soon after each snapshot, because its replica is too slow or its history changes.
+/// The master closes the link soon after each snapshot, because its replica is too slow or its history changes.
 #[test]
 fn lasting_links_reconnect_at_once_and_others_after_a_second() {
     let mut replica = ReplicaFixture::with_psync_sent(config(), None);
@@ -444,7 +444,7 @@ mod two_channels {
         replica
     }
 
-    /// The stream has started and the snapshot is still being transferred.
+    /// Returns a replica whose stream has started while the snapshot is still being transferred.
     fn streaming() -> ReplicaFixture {
         let mut replica = transferring_snapshot();
         replica.receive("+OK\r\n");

@@ -4,7 +4,7 @@ use super::*;
 use crate::log::Position;
 use crate::replica::{LOST_RETRY, RdbChannelAction};
 
-/// A node with its log.
+/// The driver of one node, with the node's log.
 struct NodeFixture {
     driver: ReplicaDriver<&'static str>,
     log: Log,
@@ -30,7 +30,7 @@ fn config(dual_channel: bool) -> ReplicaConfig {
 }
 
 impl NodeFixture {
-    /// A master with ten bytes in its log.
+    /// Creates a master with ten bytes in its log.
     fn new() -> Self {
         let mut log = Log::new(id(1), 1 << 20);
         log.open(id(1));
@@ -58,7 +58,7 @@ impl NodeFixture {
         self.link(stream, replica::ReplicaEvent::Received(bytes.as_bytes().to_vec()))
     }
 
-    /// Follows a master until PSYNC has been sent.
+    /// Creates a node that follows a master and has sent PSYNC.
     fn with_psync_sent() -> (Self, StreamEpoch) {
         let mut node = Self::new();
         let stream = node.follow("one").unwrap();
@@ -200,7 +200,7 @@ fn promoted_node_accepts_writes_and_drops_the_stream_in_every_state() {
         if node.log.is_open() {
             assert_eq!(node.log.position().id, id(9), "{state}");
         }
-        // Follow a master again.
+        // The node follows a master again.
         let again = node.follow("one").unwrap();
         assert_eq!(node.handle_event(again, ReplicaDriverEvent::Drained), []);
     }
@@ -301,8 +301,8 @@ fn snapshot_connection_closes_with_the_main_connection() {
     assert_eq!(node.link(stream, replica::ReplicaEvent::Closed), [close]);
 }
 
-/// Such a replica used to stand for election with the offset of the data that it had dropped for a snapshot it could
-/// not load.
+/// Regression test: a replica started an election with the offset of the data that it had dropped for a snapshot that
+/// it could not load.
 #[test]
 fn replica_without_data_after_a_failed_load_has_offset_zero() {
     let (mut node, stream) = NodeFixture::streaming();

@@ -67,7 +67,7 @@ fn disconnected(shared: &SharedState, instance: &Instance) -> bool {
     !up(instance.command) || !up(instance.hello)
 }
 
-/// The words whose condition holds.
+/// Returns the flag names whose condition holds.
 fn flags<'a>(words: &[(&'a str, bool)]) -> Vec<&'a str> {
     words.iter().filter(|(_, holds)| *holds).map(|(word, _)| *word).collect()
 }

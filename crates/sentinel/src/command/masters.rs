@@ -1,4 +1,4 @@
-//! Queries about masters, replicas and sentinels.
+//! Commands that query masters, replicas and sentinels.
 
 use super::{CommandCall, describe};
 use crate::instance::Peer;

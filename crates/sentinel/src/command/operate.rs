@@ -88,7 +88,8 @@ pub(super) fn monitor(call: &mut CommandCall<'_>) {
     };
     let Sentinel { masters, shared, .. } = &mut *call.sentinel;
     let mut cx = Context { now: call.now, shared, out: call.out };
-    // If the master was monitored before, earlier votes may be forgotten, so no vote is given in any epoch up to now.
+    // If the master was monitored before, this sentinel may have forgotten votes, so it votes in no epoch up to the
+    // current one.
     let saved = SavedGroup { term: Term(cx.shared.epoch + 1), ..SavedGroup::default() };
     let ballot = GroupChange::Ballot { term: saved.term, vote: 0, commit: 0 };
     let record = GroupRecord { group: name.clone(), changes: vec![ballot] };

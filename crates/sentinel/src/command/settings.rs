@@ -225,7 +225,7 @@ impl Sentinel {
     }
 }
 
-/// Number of values of an option of SENTINEL SET.
+/// Returns the number of values that an option of SENTINEL SET takes.
 fn values(option: &[u8]) -> usize {
     if option == b"rename-command" { 2 } else { 1 }
 }
@@ -233,7 +233,7 @@ fn values(option: &[u8]) -> usize {
 /// The options whose values are scripts.
 const SCRIPT_OPTIONS: [&str; 2] = ["notification-script", "client-reconfig-script"];
 
-/// SENTINEL SET: option-value pairs; `rename-command` takes two values.
+/// SENTINEL SET: applies option-value pairs to a master; `rename-command` takes two values.
 pub(super) fn set(call: &mut CommandCall<'_>) {
     if call.master(0).is_none() {
         return;

@@ -42,7 +42,7 @@ fn take_word(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     Some((word, rest))
 }
 
-/// Reads up to the closing quote and returns the rest.
+/// Reads up to the closing quote, appends to `word`, and returns the rest of the line.
 fn take_quoted<'a>(quote: u8, mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         let (&byte, after) = rest.split_first()?;

@@ -140,7 +140,7 @@ fn arbitrary_bytes_in_lines_are_rejected_or_preserved() {
     let error = SentinelConfig::parse(format!("port 1\n{long}\n")).unwrap_err();
     assert_eq!((error.line, error.reason.as_str(), error.text.as_str()), (2, UNKNOWN, long.as_str()));
 
-    // A comment in another encoding, and user names that are not UTF-8.
+    // The file has a comment in another encoding and user names that are not UTF-8.
     let mut config =
         SentinelConfig::parse(b"# gr\xfc\xdfe\nuser \xff\xfe on &\xff*\nuser \"\\xff\" off\n").unwrap();
     assert_eq!(config.users[0], [&b"\xff\xfe"[..], b"on", b"&\xff*"]);

@@ -2,7 +2,7 @@
 
 use super::world::{World, server};
 
-/// The replica at 10.0.0.2 has died, and a master with this history takes its address.
+/// Kills the replica at 10.0.0.2 and starts a master with this history at its address.
 fn with_foreign_server(history: &'static str, has_keys: bool) -> World {
     let mut world = World::new("");
     world.servers.get_mut(&server(1)).unwrap().history = "1";
@@ -52,7 +52,7 @@ fn master_announced_by_another_group_is_left_alone() {
     }
     assert!(!is_made_a_replica(&world), "{:?}", world.sent);
     assert_eq!(says(&world, "it belongs to the group of other"), 1, "{:?}", world.log);
-    // The other group is gone.
+    // The hello messages of the other group have expired.
     world.pass(70_000);
     assert!(is_made_a_replica(&world), "{:?}", world.sent);
 }
@@ -96,7 +96,7 @@ fn master_with_replicas_of_this_group_is_made_a_replica() {
     assert!(is_made_a_replica(&world), "{:?}", world.sent);
 }
 
-/// Promoting the server would make this group's servers replicas of another group.
+/// Promoting such a server would make this group's servers replicas of another group.
 #[test]
 fn failover_ignores_servers_of_other_groups() {
     let mut world = with_foreign_server("2", true);

@@ -1,10 +1,10 @@
-//! Masters that hand over without their sentinels, and replicas that only claim to be masters.
+//! Masters that hand over without involving the sentinels, and replicas that only claim to be masters.
 
 use super::world::{World, server};
 
 const SWITCHED: &str = "+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379";
 
-/// Puts the servers into their state after FAILOVER sent to the master.
+/// Puts the servers into the state that they have after FAILOVER was sent to the master.
 fn hand_over(world: &mut World, to: u8) {
     let master_of = |number: u8| (number != to).then(|| server(to));
     for number in 1..=3 {

@@ -27,8 +27,8 @@ fn complete_failover_promotes_and_reconfigures_replicas() {
     assert!(world.sent_to(&server(3)).contains(&"SLAVEOF 10.0.0.2 6379"));
 }
 
-/// A frozen master is detected when its time limit ends. Only the PING interval adds to it, not the wait for the next
-/// round.
+/// A frozen master is detected when its time limit ends. Detection may take one PING interval longer, but does not wait
+/// for the next round.
 #[test]
 fn silence_is_detected_when_its_limit_ends() {
     let mut late = Vec::new();
@@ -42,7 +42,7 @@ fn silence_is_detected_when_its_limit_ends() {
         }
         late.push(world.now.since(frozen).as_millis() - 1000);
     }
-    // A PING every tenth of down-after-milliseconds, plus or minus half a round.
+    // A PING is sent every tenth of down-after-milliseconds, give or take half a round.
     assert!(late.iter().all(|late| *late <= 155), "{late:?}");
 }
 
@@ -70,8 +70,8 @@ fn requests_due_together_are_sent_together() {
     assert!(world.routine.iter().all(|(at, ..)| pings.contains(&at.as_millis())), "{:?}", world.routine);
 }
 
-/// Another sentinel leads a later failover to the same replica while this one still reconfigures replicas under its own
-/// epoch. This failover completes, and the later epoch is kept.
+/// Another sentinel leads a later failover to the same replica while this sentinel still reconfigures replicas under
+/// its own epoch. The failover of this sentinel completes, and the later epoch is kept.
 #[test]
 fn later_epoch_with_the_same_master_does_not_stop_a_leader() {
     let mut world = World::new("");
@@ -97,8 +97,8 @@ fn later_epoch_with_the_same_master_does_not_stop_a_leader() {
     assert_eq!(world.sentinel.status("mymaster").unwrap().config_epoch, later);
 }
 
-/// The new master dies while a replica still synchronizes with it. The failover ends, and the next one promotes the
-/// replica.
+/// The new master dies while a replica still synchronizes with it. The failover ends, and the next failover promotes
+/// that replica.
 #[test]
 fn new_master_that_dies_during_reconfiguration_is_replaced() {
     let mut world = World::new("");
@@ -191,7 +191,7 @@ fn links_authenticate_first() {
         "sentinel auth-user mymaster watcher\nsentinel auth-pass mymaster secret\nsentinel sentinel-user peer\n\
          sentinel sentinel-pass hidden\nsentinel known-sentinel mymaster 10.0.0.3 6379 {PEER}\n"
     ));
-    // The third server also plays a sentinel, with a link of its own.
+    // The third server also acts as a sentinel, with a link of its own.
     for number in 1..=2 {
         let sent = world.sent_to(&server(number));
         assert_eq!(sent.iter().filter(|line| **line == "AUTH watcher secret").count(), 2, "{sent:?}");
@@ -218,8 +218,8 @@ fn coordinated_failover_asks_the_master_to_hand_over() {
     assert!(world.sent_to(&server(2)).contains(&"CONFIG REWRITE"), "or a restart makes it a replica again");
 }
 
-/// A plain FAILOVER command loses no writes either if the master can hand over. If the master rejects it or does not
-/// complete it, it is replaced.
+/// A plain FAILOVER command loses no writes either if the master can hand over. A master that rejects the handover or
+/// does not complete it is replaced.
 #[test]
 fn manual_failover_uses_a_handover_if_possible() {
     let mut world = World::new("");
@@ -303,7 +303,8 @@ fn simulated_crashes_happen_at_the_requested_step() {
     }
 }
 
-/// A master crashes and restarts at once. It answers, so it is not down, unless it loads for longer than the limit.
+/// A master crashes and restarts at once. Because it answers, it is not down, unless it loads for longer than the
+/// limit.
 #[test]
 fn restarted_master_that_loads_too_long_is_down() {
     const REBOOT: &str = "+reboot master mymaster 10.0.0.1 6379";
@@ -347,7 +348,7 @@ fn masters_can_be_configured_by_hostname() {
     assert!(world.command(down).starts_with("*3\r\n:"), "known by its address, too");
 }
 
-/// Behind NAT, a sentinel announces its configured address.
+/// A sentinel behind NAT announces its configured address.
 #[test]
 fn announced_address_is_used_in_hello_messages() {
     let mut world = World::new("");

@@ -13,8 +13,8 @@ fn said(world: &World, words: &str) -> usize {
     world.log.iter().filter(|line| line.contains(words)).count()
 }
 
-/// The user on the best replica lacks a required right. The log names the ACL rule, the failover is aborted at once,
-/// and the next one promotes the other replica.
+/// The sentinel's user on the best replica lacks a required right. The log names the ACL rule, the failover is aborted
+/// at once, and the next failover promotes the other replica.
 #[test]
 fn replica_without_promotion_rights_is_skipped_and_the_missing_rule_logged() {
     let mut world = World::new("sentinel auth-user mymaster watcher\nsentinel auth-pass mymaster p\n");
@@ -26,7 +26,7 @@ fn replica_without_promotion_rights_is_skipped_and_the_missing_rule_logged() {
     let rule = "Permission denied by 10.0.0.2:6379: the user 'watcher' needs the rule +slaveof";
     assert_eq!(said(&world, rule), 1, "{:?}", world.log);
     assert!(said(&world, "10.0.0.2:6379 did not do what it was told to: NOPERM") > 0, "{:?}", world.log);
-    // The replica refuses to follow as well, and the failover does not wait for it.
+    // The replica refuses to follow the new master as well, and the failover does not wait for this replica.
     assert!(world.has_event("+failover-end master mymaster 10.0.0.1 6379"), "{:?}", world.events);
 }
 
@@ -46,7 +46,7 @@ fn failover_denied_everywhere_succeeds_once_allowed() {
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
 }
 
-/// An operator's FAILOVER waits for a replica that has been promoted in the meantime, and is cancelled.
+/// An operator's FAILOVER waits for a replica that has been promoted in the meantime; the failover is then cancelled.
 #[test]
 fn old_master_stuck_in_a_handover_is_reconfigured() {
     let mut world = World::new("");
@@ -60,8 +60,8 @@ fn old_master_stuck_in_a_handover_is_reconfigured() {
     assert_eq!(world.servers[&server(1)].master, Some(server(2)), "{:?}", world.log);
 }
 
-/// The user lacks the rights for a handover, which the documentation does not grant. A normal failover continues
-/// without a handover, a coordinated one is aborted, and both log the missing right.
+/// The sentinel's user lacks the rights for a handover, which the documentation does not grant. A normal failover
+/// continues without a handover, a coordinated failover is aborted, and both log the missing right.
 #[test]
 fn denied_handover_is_skipped_or_aborts_a_coordinated_failover() {
     for (word, switched) in [("", true), (" COORDINATED", false)] {
@@ -134,7 +134,8 @@ fn master_that_dies_during_a_handover_is_replaced() {
     }
 }
 
-/// The link to the old master breaks before its clients are disconnected; they are disconnected after the reconnect.
+/// The link to the old master breaks before its clients are disconnected; they are disconnected once the link is up
+/// again.
 #[test]
 fn unreachable_old_master_gets_its_final_commands_later() {
     let mut world = World::new("");
@@ -157,7 +158,7 @@ fn server_that_refuses_to_follow_is_not_asked_repeatedly() {
     assert!((2..=6).contains(&told), "{told} times: {:?}", world.events);
 }
 
-/// A server rejects the password: the sentinel shows it as disconnected, logs the reason, and retries until the
+/// A server rejects the password: the sentinel shows the server as disconnected, logs the reason, and retries until the
 /// password is right.
 #[test]
 fn wrong_password_counts_as_disconnected() {
@@ -205,8 +206,8 @@ fn replica_that_missed_the_switch_is_reconfigured() {
     assert_eq!(world.servers[&server(3)].master, Some(server(2)), "{:?}", world.events);
 }
 
-/// A replica is frozen during a failover. It gets one more command after a while, and the failover ends without it long
-/// before its timeout.
+/// A replica is frozen during a failover. The sentinel sends it one more command after a while, and ends the failover
+/// without it long before the timeout.
 #[test]
 fn failover_waits_only_once_for_a_frozen_replica() {
     let mut world = World::new("");

@@ -11,31 +11,31 @@ use crate::{
     SentinelOutput,
 };
 
-/// A simulated server.
+/// A simulated Redis server and its replication state.
 #[derive(Debug, Clone)]
 pub(super) struct FakeServer {
     pub(super) master: Option<Addr>,
     pub(super) alive: bool,
-    /// Whether it accepts requests without answering.
+    /// Whether the server accepts requests without answering.
     pub(super) frozen: bool,
     pub(super) run_id: String,
-    /// Whether a replica has its master's data.
+    /// Whether the server, as a replica, has its master's data.
     pub(super) synced: bool,
-    /// Whether it answers PING with LOADING.
+    /// Whether the server answers PING with LOADING.
     pub(super) loading: bool,
-    /// Whether it restarted without data and waits to be replaced.
+    /// Whether the server restarted without data and waits to be replaced.
     pub(super) empty: bool,
-    /// Whether it is handing over and replicates from no server.
+    /// Whether the server is handing over and replicates from no server.
     pub(super) hands_over: bool,
     /// Commands, in upper case, that the sentinel's user must not run.
     pub(super) denies: BTreeSet<&'static str>,
     /// One digit per replication id, the current one first; empty shows no history.
     pub(super) history: &'static str,
-    /// Whether it has keys.
+    /// Whether the server has keys.
     pub(super) has_keys: bool,
     /// The replies queued since MULTI.
     queued: Option<Vec<Value>>,
-    /// Since when it has been disconnected from its master.
+    /// When the server lost the link to its master; `None` while the link is up.
     pub(super) disconnected_since: Option<Instant>,
 }
 
@@ -47,15 +47,15 @@ pub(super) struct World {
     up: BTreeSet<LinkId>,
     /// Renamed commands and their new names.
     pub(super) renamed_commands: BTreeMap<&'static str, &'static str>,
-    /// Whether masters reject FAILOVER.
+    /// Whether all masters reject FAILOVER.
     pub(super) refuses_failover: bool,
     /// Whether masters accept FAILOVER without ever completing it.
     pub(super) ignores_failover: bool,
-    /// Whether the link breaks once after FAILOVER.
+    /// Whether a link breaks once, right after FAILOVER was sent over it.
     pub(super) breaks_after_failover: bool,
-    /// The password of the servers.
+    /// The password that all servers require; `None` means that they require none.
     pub(super) password: Option<&'static str>,
-    /// Authenticated links.
+    /// Links on which AUTH has succeeded.
     signed_in: BTreeSet<LinkId>,
     /// The published events: channel and payload.
     pub(super) events: Vec<String>,
@@ -176,7 +176,7 @@ impl World {
         reply
     }
 
-    /// Delivers a hello message of another group's sentinel, or of a peer, at this server.
+    /// Delivers a hello message at the server `at`; its sender belongs to `group` and announces `master`.
     pub(super) fn greet(&mut self, at: &Addr, group: &str, master: &Addr) {
         let to = |(link, (addr, kind)): (&LinkId, &(Addr, LinkKind))| {
             (addr == at && *kind == LinkKind::Hello && self.up.contains(link)).then_some(*link)
