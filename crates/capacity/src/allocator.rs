@@ -11,9 +11,9 @@ pub(crate) const ROBJ_BYTES: u64 = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quantum(pub u64);
 
-/// The jemalloc bundled with Redis and Valkey.
+/// The quantum of the jemalloc that is bundled with Redis and Valkey.
 pub const BUNDLED_QUANTUM: Quantum = Quantum(8);
-/// jemalloc's default, used by distributions.
+/// The default quantum of jemalloc, which distributions use.
 pub const DEFAULT_QUANTUM: Quantum = Quantum(16);
 
 impl Quantum {
@@ -45,14 +45,14 @@ impl Quantum {
         MemoryBreakdown { index: self.size_class(bytes) as f64, ..MemoryBreakdown::default() }
     }
 
-    /// Returns the cost of an sds string of `len` bytes.
+    /// Returns the cost of an sds string of `len` bytes, with its header.
     pub(crate) fn sds(self, len: u64) -> MemoryBreakdown {
         self.allocation(len, sds_overhead(len))
     }
 
     /// Returns the cost of a listpack with its `robj`.
     pub(crate) fn listpack(self, payload: u64, heads: u64) -> MemoryBreakdown {
-        /// Total length, element count and terminator.
+        /// These bytes are the total length, the element count and the terminator.
         const LISTPACK_HEADER: u64 = 7;
         self.allocation(0, ROBJ_BYTES) + self.allocation(payload, heads + LISTPACK_HEADER)
     }

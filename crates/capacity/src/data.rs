@@ -1,4 +1,4 @@
-//! Describes the data of a capacity question, and the memory breakdown that answers it.
+//! Describes the data whose memory is to be predicted, and the memory of one key by purpose.
 
 use std::ops::{Add, AddAssign};
 
@@ -8,32 +8,32 @@ use serde::Serialize;
 /// A group of similar keys. Lengths are means, in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyGroup {
-    /// The group's name in reports.
+    /// The group's name, which reports show.
     pub name: String,
-    /// The type of the values.
+    /// The Redis type of the values, which selects the memory model.
     pub kind: Kind,
-    /// The number of keys.
+    /// The number of keys in the group, over the whole cluster.
     pub keys: u64,
-    /// Elements per key; 1 for strings.
+    /// The number of elements per key. Strings count as one element.
     pub elements: u64,
-    /// The length of a key name.
+    /// The mean length of a key name in bytes.
     pub key_bytes: u64,
-    /// The length of a field name; unused by types without fields.
+    /// The mean length of a field name in bytes. Types without fields do not use it.
     pub field_bytes: u64,
-    /// The length of one value: a string, a hash value, a list item, a member, or all values of a
-    /// stream entry.
+    /// The mean length of one value in bytes: a string, a hash value, a list item, a member, or all values of a stream
+    /// entry.
     pub value_bytes: u64,
-    /// The length of the longest value, if it exceeds the mean: it decides whether a small
-    /// collection keeps its compact encoding.
+    /// The length of the longest value if it exceeds the mean; it decides whether a small collection keeps its compact
+    /// encoding.
     pub longest_bytes: Option<u64>,
-    /// Whether the keys have a time to live.
+    /// Whether the keys have a time to live, which takes additional bytes.
     pub expires: bool,
-    /// Whether set members or string values are integers.
+    /// Whether set members or string values are integers, which have more compact encodings.
     pub integers: bool,
 }
 
 impl KeyGroup {
-    /// Returns the length of the longest value.
+    /// Returns the length of the longest value, which is the mean length if no other is given.
     #[must_use]
     pub fn longest_value(&self) -> u64 {
         self.longest_bytes.unwrap_or(0).max(self.value_bytes)
@@ -52,7 +52,7 @@ impl KeyGroup {
         }
     }
 
-    /// Returns the number of values per key.
+    /// Returns the number of values per key, which is at least one.
     #[must_use]
     pub fn elements_per_key(&self) -> u64 {
         if self.kind == Kind::String { 1 } else { self.elements.max(1) }
@@ -73,13 +73,13 @@ pub struct MemoryBreakdown {
 }
 
 impl MemoryBreakdown {
-    /// Returns the sum of all parts.
+    /// Returns the bytes of all four purposes together.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.payload + self.headers + self.index + self.rounding
     }
 
-    /// Multiplies each part by `count`.
+    /// Returns the memory of `count` such keys or elements.
     #[must_use]
     pub fn multiplied_by(self, count: f64) -> Self {
         Self {

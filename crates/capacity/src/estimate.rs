@@ -13,18 +13,18 @@ use crate::structures::estimated::{EXPIRY_BYTES, entry_bytes};
 pub use crate::structures::estimated::{ElementCounts, KeyShape};
 
 const ENTRY_HEADER: u64 = 6;
-/// A reference to a value outside its page.
+/// Bytes of the reference in a page to a value that is stored outside that page.
 const OVERFLOW_REFERENCE: u64 = 4;
 /// Overhead of an entry in a slot's pages, in percent of its own bytes: page header and free space.
 const PAGE_OVERHEAD_PERCENT: u64 = 9;
-/// The longest string value that is stored inside a page.
+/// The length in bytes of the longest string value that is stored inside a page.
 const MAX_INLINE_STRING: u64 = 4095;
 const MAX_INLINE_COLLECTION: u64 = 502;
 const MAX_INLINE_KEY: u64 = 511;
-/// Metadata of a value stored outside the page.
+/// Bytes of metadata of a value that is stored outside its page.
 const OVERFLOW_RECORD: u64 = 48;
 const STRUCTURE_HEADER: u64 = 300;
-/// Estimates the bytes of one key.
+/// Estimates the bytes that one key takes in this server.
 pub fn key_bytes(shape: &KeyShape) -> u64 {
     let KeyShape { kind, key, packed, expires, .. } = *shape;
     let (key_here, key_outside) = if key > MAX_INLINE_KEY { (0, size_class(key)) } else { (key, 0) };
@@ -50,8 +50,8 @@ pub fn key_bytes(shape: &KeyShape) -> u64 {
     }
 }
 
-/// Returns the fixed cost of the slots that hold `keys` keys: one index line and a partly filled
-/// page for each.
+/// Returns the fixed cost in bytes of the slots that hold `keys` keys: each slot has one index line and a partly filled
+/// page.
 pub fn slot_overhead_bytes(keys: u64) -> u64 {
     const SLOT_OVERHEAD: u64 = 128;
     keys.min(SLOT_COUNT as u64) * SLOT_OVERHEAD
@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    /// The values in docs/BENCHMARKS.md and docs/keyspace.md, within 5 %.
+    /// The estimates equal the values in docs/BENCHMARKS.md and docs/keyspace.md within 5 %.
     #[test]
     fn estimates_match_measurements() {
         let rows = [

@@ -18,20 +18,20 @@ use crate::structures::redis::RedisVersion;
 
 /// The memory model of one value type.
 pub(crate) trait MemoryModel {
-    /// Client bytes in one element.
+    /// Returns the bytes of client data in one element.
     fn element_bytes(&self, data: &KeyGroup) -> u64 {
         data.value_bytes
     }
 
-    /// RDB bytes per element besides the value. `length` returns the size of a length prefix.
+    /// Returns the RDB bytes per element besides the value. `length` returns the size of a length prefix.
     fn rdb_overhead(&self, _data: &KeyGroup, _length: fn(u64) -> u64) -> u64 {
         0
     }
 
-    /// Memory of one value in Redis.
+    /// Returns the memory of one value in Redis.
     fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown;
 
-    /// Memory of one value in Valkey, including its object.
+    /// Returns the memory of one value in Valkey, including the value's object.
     fn valkey_memory(&self, quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown;
 
     /// Appends the elements numbered `numbers` to a value in this server.
@@ -42,17 +42,16 @@ pub(crate) trait MemoryModel {
         numbers: Range<u64>,
     ) -> EntryRef;
 
-    /// Metadata bytes of the elements of a value in this server, by encoding.
+    /// Returns the metadata bytes of the elements of a value in this server, which depend on the encoding.
     fn metadata_bytes(&self, data: &KeyGroup, is_structure: bool) -> f64;
 
-    /// Estimates the elements of a value that is a structure of its own.
+    /// Estimates the bytes of the elements of a value that is a structure of its own.
     fn estimate_structure(&self, shape: &KeyShape) -> u64;
 
-    /// Adds a value, or one part of it, to `seen`.
+    /// Adds the elements of a value, or of one part of it, to `seen`.
     fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts);
 }
 
-/// Returns the model of `kind`.
 pub(crate) fn memory_model(kind: Kind) -> &'static dyn MemoryModel {
     match kind {
         Kind::String => &string::Strings,

@@ -1,10 +1,9 @@
 //! Measures the bytes per key in this server by filling a keyspace table with sample keys.
 //!
-//! The result therefore follows the real pages, index, thresholds and structures
-//! (docs/keyspace.md), also when they change. Bytes per key depend on how many keys share a slot;
-//! each slot holds 1/16384 of all keys. If that is more than [`MAX_SAMPLE_BYTES`] per slot, fewer keys
-//! are stored, because beyond that size the fill level hardly matters. Large collections are
-//! sampled likewise.
+//! The result therefore follows the real pages, index, thresholds and structures (docs/keyspace.md), also when they
+//! change. Bytes per key depend on how many keys share a slot; each slot holds 1/16384 of all keys. If these keys take
+//! more than [`MAX_SAMPLE_BYTES`] per slot, fewer keys are stored, because beyond that size the fill level hardly
+//! matters. Large collections are sampled likewise.
 
 use std::iter;
 use std::sync::{Mutex, PoisonError};
@@ -16,22 +15,22 @@ use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::kinds::memory_model;
 use crate::structures::own::{format_number, sample_value};
 
-/// Returns the bytes that the general allocator has given to this thread and not got back.
+/// Returns how many bytes this thread has allocated from the general allocator and not freed.
 pub type HeapCounter = fn() -> i64;
 
-/// Approximate limit of the sample data per slot.
+/// Approximate limit in bytes of the sample data per slot.
 const MAX_SAMPLE_BYTES: u64 = 24 << 20;
 /// The largest number of elements stored per collection.
 const MAX_SAMPLE_ELEMENTS: u64 = 200_000;
-/// Elements added per command.
+/// The number of elements added per command.
 const ELEMENTS_PER_COMMAND: u64 = 1000;
-/// The largest number of slots filled. Slots with few keys vary, so many of them are averaged.
+/// The maximum number of filled slots. Slots with few keys vary, so many of them are averaged.
 const MAX_SAMPLE_SLOTS: u64 = 1024;
 const MIN_SAMPLE_KEYS: u64 = 20_000;
-/// The header of a key's entry, and its expiry time.
+/// Bytes of the header of a key's entry, and of its expiry time.
 const ENTRY_HEADER: f64 = 6.0;
 const EXPIRY_BYTES: f64 = 6.0;
-/// Limits of the packed encoding: a larger collection is a structure of its own.
+/// Limits of the packed encoding. A larger collection is a structure of its own.
 const MAX_PACKED_ELEMENTS: u64 = 512;
 const MAX_PACKED_BYTES: u64 = 8 << 10;
 
@@ -78,14 +77,14 @@ fn measure_sample(data: &KeyGroup, keys: u64, slots: u64, heap: HeapCounter) -> 
     let in_use = || heap() + pool_used_bytes() as i64;
     let before = in_use();
     for number in 0..keys {
-        // A pseudo-random slot.
+        // The sample key goes to a pseudo-random slot.
         let chance =
             number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let table = &mut tables[((chance >> 33) % slots) as usize];
         let name = format_number(number, data.key_bytes);
         store_sample_key(table, &keyspace.key(&name), data);
     }
-    // A server compacts its tables within seconds, too.
+    // Tables are compacted as a server does within seconds.
     for table in &mut tables {
         table.compact(usize::MAX);
     }

@@ -1,5 +1,4 @@
-//! Turns bytes per key into a deployment: number of shards and nodes, and the duration of a full
-//! resync.
+//! Turns bytes per key into a deployment: the number of shards and nodes, and the duration of a full resync.
 
 use serde::Serialize;
 use slot_routing::SLOT_COUNT;
@@ -10,14 +9,14 @@ use crate::kinds::memory_model;
 use crate::redis::RedisVersion;
 use crate::{own, redis, valkey};
 
-/// A server whose memory is modeled.
+/// A server software whose memory use is predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlannedServer {
-    /// This server, whose estimate is measured with a sample.
+    /// This server, which is measured with a sample.
     Redoubt,
-    /// Redis 7.0.
+    /// Redis 7.0, as packaged by Debian.
     Redis7,
-    /// Redis 8.0.
+    /// Redis 8.0 or later.
     Redis8,
     /// Valkey 9.
     Valkey,
@@ -27,7 +26,7 @@ impl PlannedServer {
     /// All servers, this one first.
     pub const ALL: [Self; 4] = [Self::Redoubt, Self::Redis7, Self::Redis8, Self::Valkey];
 
-    /// The name shown in reports.
+    /// Returns the name shown in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,8 +37,8 @@ impl PlannedServer {
         }
     }
 
-    /// Returns the bytes of one key. `all` is the number of keys in the cluster, `inputs` the number
-    /// in its shard.
+    /// Returns the bytes of one key. `groups` is the number of keys in the cluster, `inputs` the number of keys in one
+    /// shard.
     #[must_use]
     pub fn bytes_per_key(
         self,
@@ -59,7 +58,7 @@ impl PlannedServer {
     /// Returns the resident bytes of a server without keys.
     #[must_use]
     pub fn base_bytes(self) -> u64 {
-        // Measured; see docs/BENCHMARKS.md.
+        // These sizes were measured; see docs/BENCHMARKS.md.
         match self {
             Self::Redoubt => 13_000_000,
             Self::Redis7 | Self::Redis8 => 12_600_000,
@@ -68,56 +67,56 @@ impl PlannedServer {
     }
 }
 
-/// Inputs of the memory models.
+/// Parameters of the memory models that do not depend on the data.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelInputs {
-    /// The jemalloc quantum of Redis and Valkey.
+    /// The jemalloc quantum with which Redis and Valkey were built.
     pub quantum: Quantum,
-    /// The allocation counter of this process.
+    /// Reads how many bytes this thread has allocated, to measure this server.
     pub heap: own::HeapCounter,
 }
 
 /// What the planned nodes must be able to hold: replicas, growth, headroom and node size.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanRequirements {
-    /// Replicas per master.
+    /// The number of replicas per master.
     pub replicas: u64,
     /// Expected growth of the data: 0.6 means 60 %.
     pub growth: f64,
     /// The fraction of a node's memory to keep free: 0.3 means 30 %.
     pub headroom: f64,
-    /// Memory of one node in bytes.
+    /// The memory of one node in bytes.
     pub node_memory: u64,
-    /// Bandwidth between nodes in bytes per second.
+    /// The bandwidth between nodes in bytes per second, for the duration of a full resync.
     pub bandwidth: u64,
-    /// Inputs of the memory models.
+    /// Parameters of the memory models.
     pub models: ModelInputs,
 }
 
 /// The memory and nodes that one server type needs for the data.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CapacityPlan {
-    /// The server's name.
+    /// The server's name, as [`PlannedServer::name`] returns it.
     pub server: &'static str,
-    /// The mean memory of one key.
+    /// The memory of one key, averaged over all groups.
     pub per_key: MemoryBreakdown,
     /// Bytes of one copy of the data today.
     pub total: f64,
     /// Bytes of one copy of the data after the growth.
     pub grown: f64,
-    /// Number of masters.
+    /// The number of masters that can hold the data after the growth.
     pub shards: u64,
-    /// Number of masters and replicas.
+    /// The number of masters and replicas together.
     pub nodes: u64,
-    /// Bytes in use per node after the growth.
+    /// The bytes in use on each node after the growth.
     pub per_node: f64,
-    /// Bytes sent by a full resync of one replica after the growth.
+    /// The bytes that a full resync of one replica sends after the growth.
     pub sync_bytes: f64,
-    /// Duration of that full resync at the given bandwidth, in seconds.
+    /// The duration of such a full resync in seconds, at the given bandwidth.
     pub sync_seconds: f64,
 }
 
-/// Computes a plan for each server type.
+/// Computes a plan for each server in [`PlannedServer::ALL`].
 #[must_use]
 pub fn plan_capacity(groups: &[KeyGroup], requirements: &PlanRequirements) -> Vec<CapacityPlan> {
     PlannedServer::ALL.iter().map(|server| plan_server(*server, groups, requirements)).collect()
@@ -126,8 +125,8 @@ pub fn plan_capacity(groups: &[KeyGroup], requirements: &PlanRequirements) -> Ve
 fn plan_server(server: PlannedServer, groups: &[KeyGroup], requirements: &PlanRequirements) -> CapacityPlan {
     let growth = 1.0 + requirements.growth;
     let keys: u64 = groups.iter().map(|data| data.keys).sum();
-    // The table fill level depends on keys per shard, and the number of shards depends on bytes:
-    // iterate twice.
+    // The fill level of tables depends on the keys per shard, and the number of shards depends on the bytes, so the
+    // plan is computed twice.
     let mut shards = 1;
     let mut sum = MemoryBreakdown::default();
     for _ in 0..2 {

@@ -8,11 +8,11 @@ use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::kinds::memory_model;
 use crate::structures::valkey::{POINTER_BYTES, bucket_bytes};
 
-/// An object without its pointer, and the length prefix of an embedded key.
+/// Bytes of an object without its pointer, and of the length prefix of an embedded key.
 const OBJECT_HEADER: u64 = 8;
 const KEY_HEADER: u64 = 1;
 const EXPIRY_BYTES: u64 = 8;
-/// The longest object with embedded key and value.
+/// The maximum bytes of an object that embeds its key and value.
 const MAX_EMBEDDED_OBJECT: u64 = 128;
 
 /// Returns the bytes of one key in a server that holds `keys` keys.

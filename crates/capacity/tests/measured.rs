@@ -38,8 +38,8 @@ fn per_key(server: PlannedServer, data: &KeyGroup, keys: u64) -> f64 {
     server.bytes_per_key(data, MODELS, keys, keys).total()
 }
 
-/// Measured resident bytes by row, divided by keys or elements. The single large sorted set takes
-/// 47 MB in total, including the server's buffers, so 4 % is allowed.
+/// The predictions equal measured resident bytes per key or element. The single large sorted set takes 47 MB in total,
+/// including the server's buffers, so 4 % is allowed.
 #[test]
 fn predictions_match_measurements() {
     let string = |key, value| key_group(Kind::String, 1, [key, 0, value]);

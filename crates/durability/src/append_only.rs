@@ -1,10 +1,10 @@
 //! The append-only file (`appendonly yes`): a log of every change since a base.
 //!
-//! [`AofDriver`] decides what to do; this module gives it threads, locks and files. A [`writer`] thread performs its
-//! file operations in the [`directory`]. A rewrite ([`rewriting`]) takes a snapshot like a save, writes it as a new base
-//! and hands it over. At startup the files are loaded in order ([`loading`]).
+//! [`AofDriver`] decides what to do; this module gives it threads, locks and files. A [`writer`] thread performs the
+//! driver's file operations in the [`directory`]. A rewrite ([`rewriting`]) takes a snapshot like a save, writes it as
+//! a new base and hands the base to the writer. At startup the files are loaded in order ([`loading`]).
 //!
-//! Under `appendfsync always`, replies to writes wait for the commit point, which then is the synced offset.
+//! Under `appendfsync always`, replies to writes wait for the commit point, which is then the synced offset.
 
 mod directory;
 mod info;
@@ -53,12 +53,12 @@ pub struct AppendOnly {
     /// Publishes how far the log is synced.
     on_disk: watch::Sender<OnDisk>,
     on: AtomicBool,
-    /// Lock order: after the log, if both are needed.
+    /// Must be locked after the log, if both locks are needed.
     state: Mutex<SharedState>,
     changed: Condvar,
-    /// Delay before each round of the writer, in microseconds (DEBUG AOF-FLUSH-SLEEP).
+    /// Delay before each round of writing, in microseconds (DEBUG AOF-FLUSH-SLEEP).
     pub flush_sleep: AtomicU64,
-    /// Wakes the writer, to ask the driver again.
+    /// Wakes the writer, so that it asks the driver for its next step.
     wake_writer: Notify,
 }
 
@@ -71,10 +71,10 @@ pub enum UnfinishedAof {
     Ignore,
 }
 
-/// News for the thread that runs a rewrite.
+/// What the driver tells the thread that runs a rewrite.
 #[derive(Debug)]
 enum RewriteNews {
-    /// The base is installed; these files are obsolete.
+    /// The new base is installed, so these files are obsolete.
     DeleteHistory(Vec<String>),
     Ended(RewriteId, Result<(), BaseRejected>),
 }
@@ -82,7 +82,7 @@ enum RewriteNews {
 #[derive(Debug, Default)]
 struct SharedState {
     driver: AofDriver<tempfile::NamedTempFile>,
-    /// The history of the log when the driver was last told its end.
+    /// The history of the log when the driver was last told the log's end.
     history: HistoryNumber,
     /// Cancels the running rewrite.
     cancelled: Arc<AtomicBool>,
@@ -112,12 +112,12 @@ impl AppendOnly {
         })
     }
 
-    /// Whether the append-only file is enabled.
+    /// Returns whether the append-only file is enabled, which may differ from `appendonly` while it is being changed.
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Acquire)
     }
 
-    /// Applies the current configuration.
+    /// Passes the current configuration to the driver.
     pub fn configure(&self) {
         self.send_event(AofDriverEvent::Configured(self.settings()));
     }
@@ -136,7 +136,7 @@ impl AppendOnly {
         }
     }
 
-    /// Passes an event to the driver, and wakes the writer.
+    /// Passes an event to the driver, performs the resulting actions and wakes the writer.
     fn send_event(&self, event: AofDriverEvent<tempfile::NamedTempFile>) {
         let mut log = self.log.lock();
         self.handle(&mut log, event);
@@ -144,7 +144,7 @@ impl AppendOnly {
         self.wake_writer.notify_one();
     }
 
-    /// Passes an event to the driver.
+    /// Passes an event to the driver and performs the resulting actions.
     fn handle(&self, log: &mut Log, event: AofDriverEvent<tempfile::NamedTempFile>) {
         let mut state = self.state.lock();
         let mut actions = Vec::new();
@@ -152,7 +152,7 @@ impl AppendOnly {
         self.perform_reported(&mut state, actions);
     }
 
-    /// Performs the actions of a call that told the driver the end of the log, which is still locked.
+    /// Performs the actions that result from telling the driver the end of the log. The log is still locked.
     fn perform_reported(&self, state: &mut SharedState, actions: Vec<AofAction>) {
         state.history = self.commit_point.history();
         self.perform(state, actions);
@@ -251,7 +251,7 @@ impl AppendOnly {
         drop((state, log));
         self.on.store(false, Ordering::Release);
         self.log.keep_open(false);
-        // Release clients that waited for the file.
+        // Release clients that wait for a sync of the file.
         self.commit_point.set_required(false);
         self.commit_point.publish(HistoryOffset { history: self.commit_point.history(), offset: end });
         self.engine.settings.set_node_flag(NodeFlags::AOF_FAILED, false);
@@ -264,7 +264,7 @@ impl AppendOnly {
         self.changed.notify_all();
     }
 
-    /// Whether the files, together with the unwritten part of the log, contain all data.
+    /// Returns whether the files, together with the unwritten part of the log, contain all data.
     fn is_complete(&self) -> bool {
         self.state.lock().driver.is_complete()
     }
@@ -287,7 +287,7 @@ impl AppendOnly {
         Ok(())
     }
 
-    /// The part of the log that is on disk.
+    /// Returns which part of the log is on disk.
     pub fn on_disk(&self) -> OnDisk {
         *self.on_disk.borrow()
     }

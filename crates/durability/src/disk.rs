@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use persistence::{Disk, TEMP_PREFIX};
 use tempfile::NamedTempFile;
 
-/// Upper bound for the rewritten tail of a file. A process leaves less than this unsynced, and writes nothing more
-/// after a failed sync.
+/// Upper bound for the part of a file that is rewritten after a failed sync. A process leaves less than this unsynced,
+/// and writes nothing more after a failed sync.
 const MAX_REWRITTEN_TAIL: u64 = 64 << 20;
 
 /// A directory on the real file system.
@@ -80,7 +80,7 @@ impl Disk for SystemDisk {
         let mut builder = tempfile::Builder::new();
         builder.prefix(TEMP_PREFIX).suffix(suffix).permissions(Permissions::from_mode(0o666));
         let file = builder.tempfile_in(&self.path)?;
-        // Best effort: some file systems have no locks.
+        // Some file systems have no locks, so an error is ignored.
         let _ = file.as_file().try_lock();
         Ok(file)
     }

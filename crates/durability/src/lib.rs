@@ -1,8 +1,8 @@
 //! Durability: snapshots, the append-only file, and loading them at startup.
 //!
-//! [`snapshot`] takes snapshots of the keyspace for saves and replicas; [`saving`] decides when to save and where to;
-//! [`append_only`] records every change after a snapshot; [`loading`] restores the data. Background work limits its CPU
-//! use by [`pace`]. The replication log that all of this refers to is in [`stream`].
+//! [`snapshot`] takes snapshots of the keyspace for saves and replicas; [`saving`] decides when to save and to which
+//! file; [`append_only`] records every change after a snapshot; [`loading`] restores the data. Background work limits
+//! its CPU use by [`pace`]. All of these modules refer to the replication log in [`stream`].
 #![forbid(unsafe_code)]
 
 pub mod append_only;
@@ -36,14 +36,15 @@ pub struct Durability {
     config: Arc<Config>,
     log: Arc<SharedLog>,
     applied: Arc<AppliedStream>,
-    /// State of RDB saves.
+    /// The running RDB save, and the results of earlier saves.
     pub saving: Saving,
     /// The append-only file, which may be disabled.
     pub append_only: Arc<AppendOnly>,
 }
 
 impl Durability {
-    /// Creates the state of a server without data. `sync_progress` receives how far the append-only file has synced the log.
+    /// Creates the state of a server without data. `sync_progress` receives how far the append-only file has synced the
+    /// log.
     pub fn new(
         (engine, commands): (Arc<Engine>, Arc<Commands>),
         config: Arc<Config>,

@@ -24,7 +24,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Counters for INFO and log messages while data is loaded.
 #[derive(Debug, Default)]
 pub(crate) struct LoadProgress {
-    /// Start time, as wall clock milliseconds.
+    /// When the load began, as wall clock milliseconds.
     began: AtomicI64,
     total_bytes: AtomicU64,
     bytes_read: AtomicU64,
@@ -40,7 +40,7 @@ impl LoadProgress {
         self.used_memory.store(0, Ordering::Relaxed);
     }
 
-    /// Percentage done, and estimated remaining seconds.
+    /// Returns the percentage done and the estimated remaining seconds.
     fn estimate(&self) -> (f64, u64) {
         let (read, total) =
             (self.bytes_read.load(Ordering::Relaxed), self.total_bytes.load(Ordering::Relaxed));
@@ -50,7 +50,7 @@ impl LoadProgress {
         (done * 100.0, left.ceil() as u64)
     }
 
-    /// Appends INFO's fields about a load in progress.
+    /// Appends INFO's fields about the running load.
     pub(crate) fn write_info(&self, text: &mut String) {
         use std::fmt::Write;
         let (percent, left) = self.estimate();
@@ -67,11 +67,11 @@ impl LoadProgress {
     }
 }
 
-/// Callbacks of a load into this process.
+/// Connects a load to this process: clocks, progress reports and events.
 struct ServerLoadHost<'a> {
     durability: &'a Durability,
     loading: &'a LoadProgress,
-    /// `key-load-delay`
+    /// The delay per key in microseconds (`key-load-delay`).
     key_delay: i64,
     /// Time of the last progress message.
     last_report: Cell<Instant>,
@@ -157,7 +157,7 @@ pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<
         last_report: Cell::new(time::instant()),
         file_started: Cell::new(time::instant()),
     };
-    // Read here, because the log is not locked during the load.
+    // The capacity is read now, because the log is not locked during the load.
     let kept = durability.log.lock().capacity();
     load(&Loader {
         engine: &durability.engine,
@@ -169,7 +169,7 @@ pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<
     })
 }
 
-/// Replaces all data with a file's ([`Loader::replace`]).
+/// Replaces all data by a file's content ([`Loader::replace`]).
 ///
 /// # Errors
 /// The file cannot be opened (the data is unchanged), or it cannot be loaded (all data is gone).
@@ -191,7 +191,7 @@ pub fn check_snapshot(durability: &Durability, input: impl Read) -> Result<(), L
     with_loader(durability, |loader| loader.check(input))
 }
 
-/// Replaces all data with a snapshot from a connection ([`Loader::replace_after`]).
+/// Replaces all data by a snapshot from a connection ([`Loader::replace_after`]).
 ///
 /// # Errors
 /// The input is truncated or invalid, or `is_complete` returned `false`. If `before` was called, all data is gone.
@@ -205,10 +205,10 @@ pub fn replace_by_stream(
     with_loader(durability, |loader| loader.replace_after(input, len, false, before, is_complete))
 }
 
-/// Replaces all data once a snapshot is loaded completely ([`Loader::replace_by_exchange`]).
+/// Replaces all data once a snapshot has been loaded completely ([`Loader::replace_by_exchange`]).
 ///
 /// # Errors
-/// As [`Loader::replace_by_exchange`]. The data is unchanged then.
+/// As for [`Loader::replace_by_exchange`]. The data is then unchanged.
 pub fn replace_by_exchange(
     durability: &Durability,
     input: impl Read,

@@ -5,13 +5,13 @@ use std::io::{self, Write};
 /// Number of bytes between syncs, as in Redis.
 const SYNC_INTERVAL_BYTES: usize = 4 << 20;
 
-/// A file whose writes fail after cancellation.
+/// A file whose writes fail once the save or rewrite is cancelled.
 pub(super) struct NewFile<'a> {
     pub(super) file: tempfile::NamedTempFile,
     is_cancelled: &'a dyn Fn() -> bool,
     /// Whether to sync every few megabytes instead of once at the end.
     sync_incrementally: bool,
-    /// Bytes written since the last sync.
+    /// Number of bytes written since the last sync.
     unsynced: usize,
 }
 

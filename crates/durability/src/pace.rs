@@ -2,20 +2,20 @@
 //!
 //! A running thread keeps its core for a time slice of up to 4 milliseconds on Linux, even if a worker wakes up. So
 //! background threads yield every fraction of a millisecond, which costs nothing while there is an idle core. A lower
-//! priority does not help: with a single contended core, the thread would wait longer for its time slices, but still
-//! use them up.
+//! priority does not help: on a single contended core, the thread would wait longer for its time slices, but still use
+//! them up.
 //!
 //! With many busy workers, yielding leaves a background thread little CPU time, and an unfinished snapshot keeps
-//! overwritten values in memory. When these exceed a share of the data, the thread stops yielding.
+//! overwritten values in memory. When these values exceed a share of the data, the thread stops yielding.
 
 use keyspace::snapshot_only_bytes;
 
 /// Time between yields, in nanoseconds.
 const YIELD_INTERVAL_NANOS: u64 = 200_000;
-/// Divisor of the data size: above this share of overwritten values, the thread stops yielding.
+/// If overwritten values exceed the data size divided by this, the thread stops yielding.
 const KEPT_BYTES_DIVISOR: usize = 25;
 
-/// The pace of one background thread.
+/// Decides when one background thread yields.
 #[derive(Debug)]
 pub struct YieldPace {
     /// Time of the last yield; `None` if the thread never yields.
@@ -24,17 +24,17 @@ pub struct YieldPace {
 }
 
 impl YieldPace {
-    /// Never yields.
+    /// Creates a pace that never yields, for work that others wait for.
     pub(crate) fn unlimited() -> Self {
         Self { last_yield: None, max_kept_bytes: 0 }
     }
 
-    /// Yields regularly, while overwritten values take less than a share of `used` bytes.
+    /// Creates a pace that yields regularly while overwritten values take less than a share of `used` bytes.
     pub fn yielding(used: usize) -> Self {
         Self { last_yield: Some(process::time::nanos()), max_kept_bytes: used / KEPT_BYTES_DIVISOR }
     }
 
-    /// Yields to other threads, if it is time. The caller must hold no locks.
+    /// Yields to other threads if the interval has passed. The caller must hold no locks.
     pub(crate) fn yield_if_due(&mut self) {
         let Some(last_yield) = &mut self.last_yield else { return };
         if process::time::nanos().saturating_sub(*last_yield) >= YIELD_INTERVAL_NANOS {

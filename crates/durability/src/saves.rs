@@ -1,5 +1,5 @@
-//! Tracks RDB saves: the running one, past results, and when the next is due. Has no side effects, and gets the time as
-//! a parameter.
+//! Tracks RDB saves: the running save, past results, and when the next save is due. This module has no side effects,
+//! and gets the time as a parameter.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ const RETRY_DELAY: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RunningSave {
     pub(super) started_at: Instant,
-    /// Whether no caller waits for it.
+    /// Whether the save runs in the background, so that no caller waits for it.
     pub(super) is_background: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SaveResult {
-    /// The file contains all changes up to this count.
+    /// The file contains all changes up to this number.
     Saved {
         changes: u64,
     },
     Failed,
-    /// The save was cancelled. The previous result stays valid.
+    /// The save was cancelled, so the result of the previous save stays valid.
     Cancelled,
 }
 
@@ -31,15 +31,14 @@ pub(super) enum SaveResult {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SaveConditions<'p> {
     pub(super) save_points: &'p [SavePoint],
-    /// Whether data is being loaded.
     pub(super) is_loading: bool,
-    /// Total number of changes.
+    /// Number of changes since the start.
     pub(super) changes: u64,
-    /// Number of times all data was deleted.
+    /// How often all data was deleted since the start.
     pub(super) flushes: u64,
 }
 
-/// Why a save is due.
+/// Why a background save is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SaveReason {
     /// All data was deleted, so the old file must not survive.
@@ -47,17 +46,17 @@ pub(super) enum SaveReason {
     Point(SavePoint),
 }
 
-/// All saves of a server.
+/// The running save and the history of saves of a server.
 #[derive(Debug)]
 pub(super) struct SaveTracker {
     running: Option<RunningSave>,
-    /// Unix time in seconds of the last successful save, or of the start.
+    /// Unix time in seconds of the last successful save, or of the start if there was none.
     last_save: i64,
     last_succeeded: bool,
     last_attempt: Option<Instant>,
-    /// Duration of the last background save.
+    /// Duration of the last background save. `None` before the first one.
     last_duration: Option<Duration>,
-    /// Number of changes contained in the file.
+    /// Number of changes that the file contains.
     changes_saved: u64,
     completed_count: u64,
     /// Value of [`SaveConditions::flushes`] at the last check.
@@ -65,7 +64,7 @@ pub(super) struct SaveTracker {
 }
 
 impl SaveTracker {
-    /// Creates the state at startup; `secs` is the Unix time.
+    /// Creates the state at startup, when `secs` is the Unix time in seconds.
     pub(super) fn new(secs: i64) -> Self {
         Self {
             running: None,
@@ -95,17 +94,15 @@ impl SaveTracker {
         self.last_duration
     }
 
-    /// Resets the number of saves.
     pub(super) fn reset_completed_count(&mut self) {
         self.completed_count = 0;
     }
 
-    /// Number of successful saves.
     pub(super) fn count(&self) -> u64 {
         self.completed_count
     }
 
-    /// Number of changes not contained in any file.
+    /// Returns how many of `changes` the file does not contain.
     pub(super) fn count_unsaved(&self, changes: u64) -> u64 {
         changes.saturating_sub(self.changes_saved)
     }
@@ -120,12 +117,12 @@ impl SaveTracker {
         true
     }
 
-    /// Undoes [`Self::start_save`] if the save could not start.
+    /// Undoes [`Self::start_save`] after the save could not start.
     pub(super) fn abort_start(&mut self) {
         self.running = None;
     }
 
-    /// Records the end of a save; `secs` is the Unix time.
+    /// Records the end of a save. `secs` is the Unix time in seconds.
     pub(super) fn finish_save(&mut self, now: Instant, secs: i64, result: SaveResult) {
         if let Some(running) = self.running.take()
             && running.is_background
@@ -148,18 +145,18 @@ impl SaveTracker {
         self.last_duration = Some(duration);
     }
 
-    /// Records that a file from elsewhere contains all changes up to this count.
+    /// Records that a file from elsewhere, such as a full resync, contains all changes up to this number.
     pub(super) fn record_saved(&mut self, changes: u64) {
         self.changes_saved = changes;
         self.last_succeeded = true;
     }
 
-    /// Ignores deletions before the first check: they were part of loading.
+    /// Ignores deletions of all data before the first check, because they were part of loading.
     pub(super) fn ignore_flushes(&mut self, flushes: u64) {
         self.flushes = flushes;
     }
 
-    /// Returns the reason to start a background save now, if there is one.
+    /// Returns why a background save must start now. `None` if no save is due.
     pub(super) fn check_due(
         &mut self,
         now: Instant,
@@ -209,7 +206,7 @@ mod tests {
     #[test]
     fn save_points_need_both_changes_and_time() {
         let mut saves = SaveTracker::new(0);
-        // Time in seconds, number of changes, and the expected save point.
+        // Columns: time in seconds, number of changes, the expected save point.
         let table = [
             (10, 50, None),
             (11, 49, None),
@@ -250,7 +247,7 @@ mod tests {
         assert_eq!((saves.last_save(), saves.count_unsaved(70)), (23, 10));
         assert_eq!(check_due(&mut saves, 34, save_conditions(109)), None);
         assert_eq!(check_due(&mut saves, 34, save_conditions(110)), Some(SaveReason::Point(SAVE_POINTS[1])));
-        // INFO shows the duration of background saves only.
+        // A foreground save does not change the duration, since INFO shows that of background saves only.
         assert!(saves.start_save(time_at(40), false));
         saves.finish_save(time_at(49), 49, SaveResult::Saved { changes: 110 });
         assert_eq!(saves.last_duration(), Some(Duration::from_secs(3)));
@@ -264,7 +261,7 @@ mod tests {
         assert!(!saves.last_succeeded());
         assert_eq!(check_due(&mut saves, 204, save_conditions(1)), None);
         assert_eq!(check_due(&mut saves, 205, save_conditions(1)), Some(SaveReason::Point(SAVE_POINTS[0])));
-        // A cancelled save says nothing about the disk.
+        // A cancelled save says nothing about the disk, so no retry delay applies.
         saves.start_save(time_at(205), true);
         saves.finish_save(time_at(206), 206, SaveResult::Cancelled);
         assert!(!saves.last_succeeded() && saves.last_save() == 0);

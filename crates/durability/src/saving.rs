@@ -1,9 +1,9 @@
 //! RDB saves: SAVE and BGSAVE, save points, loading at startup and saving at shutdown.
 //!
-//! A save takes a snapshot, writes it to a temporary file, syncs it and renames it over the old file, so that a full
-//! disk or a crash leaves the old file intact. Nothing is forked, and only a caller of SAVE waits. One save runs at a
-//! time. Temporary files left by a crash are removed at the next start. A process locks the file it writes, so servers
-//! that share a directory do not remove each other's files.
+//! A save takes a snapshot, writes it to a temporary file, syncs that file and renames it over the old file, so that a
+//! full disk or a crash leaves the old file intact. Nothing is forked, and only a caller of SAVE waits. One save runs
+//! at a time. Temporary files left by a crash are removed at the next start. A process locks the temporary file it
+//! writes, so servers that share a directory do not remove each other's files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,22 +31,22 @@ use crate::{Durability, append_only};
 /// Interval of progress messages in the log.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Why a save runs.
+/// What a save is for, which decides how fast it runs and whether it can be cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SaveKind {
     Background,
-    /// SAVE: a caller waits for it.
+    /// A SAVE, whose caller waits.
     Foreground,
-    /// The final save at shutdown. Later changes are lost.
+    /// The save at shutdown. Changes after it would be lost.
     Final,
 }
 
-/// Cancellation state of a save.
+/// How a running save is cancelled.
 #[derive(Debug, Clone)]
 struct SaveCancellation {
     cancelled: Arc<AtomicBool>,
-    /// Number of deletions of all data when the save began. A background save is cancelled when it changes; other saves
-    /// are not.
+    /// How often all data had been deleted when the save began. A background save is cancelled when this number
+    /// changes; `None` for other saves, which are not cancelled by deletions.
     flushes: Option<u64>,
 }
 
@@ -57,10 +57,10 @@ impl SaveCancellation {
     }
 }
 
-/// Full resyncs that are being sent. INFO shows them as a save.
+/// The full resyncs that are being sent. INFO shows them as a save.
 #[derive(Debug, Default)]
 struct ResyncTransfers {
-    /// Start of the current period with transfers, and the number of running ones.
+    /// When the current period with transfers began, and how many transfers are running.
     running_transfers: Mutex<Option<(Instant, usize)>>,
     written_keys: AtomicU64,
     total_keys: AtomicU64,
@@ -71,7 +71,7 @@ struct ResyncTransfers {
 pub struct TransferGuard<'a>(&'a Saving);
 
 impl TransferGuard<'_> {
-    /// Counter of the keys sent.
+    /// Counts the keys sent so far. The transfer must increase it.
     pub fn written_keys(&self) -> &AtomicU64 {
         &self.0.transfers.written_keys
     }
@@ -79,7 +79,7 @@ impl TransferGuard<'_> {
 
 impl Drop for TransferGuard<'_> {
     fn drop(&mut self) {
-        // Same lock order as in INFO.
+        // The locks are taken in the same order as in INFO.
         let mut state = self.0.state.lock();
         let mut under_way = self.0.transfers.running_transfers.lock();
         match *under_way {
@@ -93,46 +93,46 @@ impl Drop for TransferGuard<'_> {
     }
 }
 
-/// Results of saves and of the initial load.
+/// The results of saves and of the initial load.
 #[derive(Debug)]
 struct SavingState {
     saves: SaveTracker,
-    /// Cancellation state of the running save.
+    /// How to cancel the running save; `None` if none is running.
     cancellation: Option<SaveCancellation>,
     loaded: LoadResult,
-    /// Maximum of overwritten values kept in memory during the last background save, in bytes.
+    /// The peak of overwritten values kept in memory during the last background save, in bytes.
     last_peak_kept_bytes: usize,
 }
 
 impl SavingState {
-    /// Whether the running save has been cancelled.
+    /// Returns whether the running save has been cancelled and is about to end.
     fn is_cancelled(&self, durability: &Durability) -> bool {
         self.cancellation.as_ref().is_some_and(|cancellation| cancellation.is_cancelled(durability))
     }
 }
 
-/// State of RDB saves of a server.
+/// The RDB saves of a server: the running save, past results, and the counters in INFO.
 #[derive(Debug)]
 pub struct Saving {
     state: Mutex<SavingState>,
     /// Notified when a save ends.
     save_ended: Condvar,
-    /// Number of keys written by the running save, and the total.
+    /// The number of keys that the running save has written, and the number that it will write.
     progress: (AtomicU64, AtomicU64),
     transfers: ResyncTransfers,
-    /// Maximum of overwritten values kept in memory since the running save began, in bytes.
+    /// The peak of overwritten values kept in memory since the running save began, in bytes.
     peak_kept_bytes: AtomicUsize,
-    /// Number of snapshots taken, and how long the last one held all slots, in microseconds.
+    /// The number of snapshots taken, and for how many microseconds the last one locked all slots.
     snapshots: (AtomicU64, AtomicU64),
-    /// Number of keys that came with full resyncs and are in no file yet.
+    /// The number of keys that came with full resyncs and are in no file yet.
     resynced_keys: AtomicU64,
     pub(crate) loading: LoadProgress,
 }
 
-/// Why a save did not happen.
+/// Why data was not saved.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
-    /// Another save is running.
+    /// Another save is running, so this one did not start.
     #[error("Background save already in progress")]
     Running,
     /// The file cannot be written or loaded.
@@ -160,12 +160,12 @@ impl Saving {
         }
     }
 
-    /// Unix time in seconds of the last successful save, or of the start.
+    /// Returns the Unix time in seconds of the last successful save, or of the start if there was none.
     pub fn last_save(&self) -> i64 {
         self.state.lock().saves.last_save()
     }
 
-    /// Resets the counters (CONFIG RESETSTAT).
+    /// Resets the numbers of saves and snapshots (CONFIG RESETSTAT).
     pub fn reset_counts(&self) {
         self.state.lock().saves.reset_completed_count();
         self.snapshots.0.store(0, Ordering::Relaxed);
@@ -177,7 +177,8 @@ impl Saving {
         self.snapshots.1.store(micros, Ordering::Relaxed);
     }
 
-    /// Number of snapshots taken, and the duration of the last one in microseconds. INFO shows them as forks.
+    /// Returns the number of snapshots taken, and the duration of the last one in microseconds. INFO shows them as
+    /// forks.
     pub fn snapshots(&self) -> (u64, u64) {
         (self.snapshots.0.load(Ordering::Relaxed), self.snapshots.1.load(Ordering::Relaxed))
     }
@@ -202,7 +203,7 @@ impl Saving {
         wanted.store(keys as u64, Ordering::Relaxed);
     }
 
-    /// Cancels the background save. Returns whether there was one.
+    /// Cancels the background save. Returns `false` if none was running.
     pub fn cancel(&self) -> bool {
         let state = self.state.lock();
         let is_background = state.saves.running().is_some_and(|running| running.is_background);
@@ -211,13 +212,13 @@ impl Saving {
     }
 }
 
-/// Starts a save in the background.
+/// Starts a save on a background thread.
 ///
 /// # Errors
 /// A save is already running, or the thread cannot be started.
 pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError> {
     let cancellation = start_save(durability, SaveKind::Background)?;
-    // INFO shows the number of keys at once. The snapshot updates it.
+    // INFO shows this number at once, and the number at the snapshot later.
     durability.saving.begin_progress(durability.engine.keyspace.sizes().iter().map(|size| size.keys).sum());
     tracing::info!("Background saving started");
     let saver = durability.clone();
@@ -234,7 +235,7 @@ pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError>
     })
 }
 
-/// Saves, blocking the calling thread until done.
+/// Saves on the calling thread, which is blocked until the save is done.
 ///
 /// # Errors
 /// A save is already running, or this one failed.
@@ -282,7 +283,7 @@ fn run_save(durability: &Durability, cancellation: &SaveCancellation, kind: Save
     outcome.map(|_| ())
 }
 
-/// Writes the file. Returns the number of changes at the time of the snapshot.
+/// Writes the file. Returns the number of changes that it contains.
 fn write_file(
     durability: &Durability,
     cancellation: &SaveCancellation,
@@ -295,7 +296,7 @@ fn write_file(
             log.reset_selected_db();
         }
         // Data that deviates from the replication history must not claim a position in it. The file lacks the slots
-        // that are being imported, which the history includes.
+        // that are being imported, while the history includes them.
         let is_whole = durability.applied.missing_changes() == 0 && durability.applied.imports.is_empty();
         let in_history = log.is_open() && is_whole;
         let position = in_history.then(|| log.position());
@@ -305,7 +306,7 @@ fn write_file(
         (position, stream_db.unwrap_or(0), count_changes(durability), durability.applied.imports.slots())
     })?;
     state.drop_keys(&imported);
-    // Computed after the snapshot, during which no other thread runs.
+    // The size is computed after the snapshot, because no other thread runs while the snapshot is taken.
     let used = durability.engine.keyspace.used_bytes();
     let pace = if kind == SaveKind::Background { YieldPace::yielding(used) } else { YieldPace::unlimited() };
     let (written, _) = &durability.saving.progress;
@@ -335,7 +336,7 @@ fn write_file(
     Ok(changes)
 }
 
-/// Keeps the file received in a full resync, now that it is the data. As in Redis, this node can start from it. If the
+/// Keeps the file of a full resync after it has been loaded, so that this node can start from it, as in Redis. If the
 /// file cannot be kept, all data counts as unsaved.
 pub fn keep_resync_file(durability: &Durability, file: tempfile::NamedTempFile, keys: u64) {
     // A running save belongs to a history that this node has left.
@@ -344,7 +345,7 @@ pub fn keep_resync_file(durability: &Durability, file: tempfile::NamedTempFile, 
     durability.saving.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
     let persistent = !durability.config.get(keys::SAVE).is_empty() || durability.append_only.is_on();
     if !persistent && durability.config.get(keys::RDB_DEL_SYNC_FILES) {
-        // An older file must not remain either, as this node would start from it.
+        // The older file must be removed as well, as this node would start from it.
         let _ = std::fs::remove_file(&*durability.config.get(keys::DBFILENAME));
         return;
     }
@@ -361,7 +362,7 @@ pub fn keep_resync_file(durability: &Durability, file: tempfile::NamedTempFile, 
     update_gate(durability);
 }
 
-/// Records that a full resync brought `keys` keys that are in no file.
+/// Records that a full resync brought `keys` keys that are not in any file.
 pub fn record_resync(durability: &Durability, keys: u64) {
     durability.saving.cancel();
     let mut state = durability.saving.state.lock();
@@ -369,7 +370,7 @@ pub fn record_resync(durability: &Durability, keys: u64) {
     durability.saving.resynced_keys.fetch_add(keys, Ordering::Relaxed);
 }
 
-/// The file that is loaded at startup.
+/// Returns the RDB file that is loaded at startup.
 fn saved_file(durability: &Durability) -> SnapshotFile<SystemDisk> {
     SnapshotFile::new(SystemDisk::new(".".into()), &durability.config.get(keys::DBFILENAME))
 }
@@ -382,21 +383,21 @@ pub fn create_temporary_file(durability: &Durability) -> std::io::Result<tempfil
     saved_file(durability).begin_write()
 }
 
-/// Removes temporary files left by a killed server.
+/// Removes temporary files that crashed or killed servers have left.
 pub fn remove_temporary_files(durability: &Durability) {
     for name in saved_file(durability).remove_leftovers() {
         tracing::warn!("Removed {name}, the temporary file of an unfinished save.");
     }
 }
 
-/// Number of changes since the start.
+/// Returns the number of changes since the start.
 fn count_changes(durability: &Durability) -> u64 {
     let commands: u64 =
         durability.engine.worker_stats().iter().map(|worker| worker.changes.load(Ordering::Relaxed)).sum();
     commands + durability.saving.resynced_keys.load(Ordering::Relaxed)
 }
 
-/// Rejects writes after a failed save, if the configuration says so (`stop-writes-on-bgsave-error`).
+/// Makes the engine reject writes after a failed save, or accept them again (`stop-writes-on-bgsave-error`).
 pub fn update_gate(durability: &Durability) {
     let failed = !durability.saving.state.lock().saves.last_succeeded();
     let stop = failed
@@ -406,7 +407,7 @@ pub fn update_gate(durability: &Durability) {
     durability.log.wake_readers();
 }
 
-/// Starts background saves at save points. Never returns.
+/// Starts a background save whenever one is due. Never returns.
 pub async fn run_save_points(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     let mut reported = process::time::instant();
     let flushes = durability.engine.settings.flushall_count.load(Ordering::Relaxed);
@@ -448,13 +449,15 @@ fn check_due(durability: &Durability) -> Option<SaveReason> {
     durability.saving.state.lock().saves.check_due(now, secs, conditions)
 }
 
-/// Loads the configured file, if it exists. Clients get LOADING until the caller ends it; after an error it must not be
-/// ended.
+/// Loads the configured file, if it exists. Clients get LOADING until the caller resets that state, which the caller
+/// must not do after an error.
 ///
-/// Returns the replication offset of the loaded data: zero if there was none, `None` if the files do not record one.
+/// Returns the replication offset of the loaded data: zero if there was no file, `None` if the files do not record an
+/// offset.
 ///
 /// # Errors
-/// A file exists but cannot be used, or the append-only file cannot be started. The server should not start then.
+/// A file exists but cannot be used, or the append-only file cannot be started. In either case the server should not
+/// start.
 pub async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Option<ReplOffset>> {
     let appends = durability.config.get(keys::APPENDONLY);
     let reached = || Some(durability.log.lock()).filter(|log| log.is_open()).map(|log| log.position().offset);
@@ -463,8 +466,8 @@ pub async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Optio
     }
     let found = if load_file(durability).await? { reached() } else { Some(ReplOffset(0)) };
     if appends {
-        // The append-only file starts with the last RDB file's data, or empty. Its base must exist before any client is
-        // served, because writes acknowledged under `always` must be in it.
+        // The append-only file starts with the data of the last RDB file, or empty. Its base must exist before any
+        // client is served, because writes acknowledged under `always` must be in the append-only file.
         durability.append_only.enable_without_base()?;
         let first = durability.clone();
         tokio::task::spawn_blocking(move || append_only::rewrite_now(&first)).await??;
@@ -472,7 +475,7 @@ pub async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Optio
     Ok(found)
 }
 
-/// Returns whether there was an append-only file.
+/// Loads the append-only file. Returns `false` if there is none.
 async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     let began = process::time::instant();
     let loader = durability.clone();
@@ -488,7 +491,7 @@ async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> 
     Ok(true)
 }
 
-/// Returns whether there was a file.
+/// Loads the RDB file. Returns `false` if there is none.
 async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     let name = durability.config.get(keys::DBFILENAME);
     if !Path::new(&*name).exists() {
@@ -517,12 +520,12 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Takes the keys that the initial load skipped, to report them to the log. A second call returns none.
+/// Takes the keys that the initial load skipped, to log their deletion. A second call returns no keys.
 pub fn take_skipped_keys(durability: &Durability) -> SkippedKeys {
     std::mem::take(&mut durability.saving.state.lock().loaded.skipped_keys)
 }
 
-/// Whether the configuration, or the last known cluster state, makes this node a replica.
+/// Returns whether this node will be a replica, according to the configuration or the last known cluster state.
 fn will_be_replica(durability: &Durability) -> bool {
     let of_cluster = durability.engine.topology.as_ref().is_some_and(|topology| {
         let topology = topology.load();
@@ -534,14 +537,14 @@ fn will_be_replica(durability: &Durability) -> bool {
 /// Options of DEBUG RELOAD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReloadOptions {
-    /// Save the data first.
+    /// Save the data before it is reloaded; otherwise reload the existing file.
     pub save: bool,
-    /// Add the file's keys instead of replacing the data.
+    /// Add the file's keys to the data instead of replacing it.
     pub merge: bool,
 }
 
-/// DEBUG RELOAD: saves and loads the file. The replication history continues. `on_loaded` is called before any new
-/// write.
+/// Saves the data and loads the file (DEBUG RELOAD). The replication history continues. `on_loaded` is called before
+/// any new write.
 ///
 /// # Errors
 /// The save failed, or its file cannot be loaded.
@@ -567,15 +570,15 @@ pub fn reload(
 /// Whether to save at shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownSave {
-    /// Save if save points are configured.
+    /// Save if save points are configured (no option).
     AsConfigured,
-    /// Always save.
+    /// Save even without save points (SAVE).
     Save,
-    /// Never save.
+    /// Do not save (NOSAVE).
     NoSave,
 }
 
-/// Saves at shutdown, if required. After an error the server should not stop.
+/// Saves at shutdown, if required. If this fails, the server should not stop.
 ///
 /// # Errors
 /// The data, or the end of the append-only file, could not be written to disk.
@@ -590,7 +593,7 @@ pub fn save_at_shutdown(
         ShutdownSave::NoSave => false,
     };
     loop {
-        // No other save may finish after the final one.
+        // A save that finishes later would replace the final file by older data.
         durability.saving.cancel();
         let mut state = durability.saving.state.lock();
         durability.saving.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
@@ -600,14 +603,15 @@ pub fn save_at_shutdown(
         }
         append_only::sync_all_data(durability, unfinished)
             .map_err(|error| SaveError::Failed(anyhow::anyhow!("{error}")))?;
-        // Partially loaded data must not be saved, nor data that a replica is going to replace.
+        // Partially loaded data must not be saved. Nor must the data of a master that waits for a replica to replace
+        // it.
         let not_data = NodeFlags::LOADING.union(NodeFlags::EMPTY_MASTER);
         if !wanted || durability.engine.settings.node_flags().intersects(not_data) {
             return Ok(());
         }
         tracing::info!("Saving the final RDB snapshot before exiting.");
         match save_as(durability, SaveKind::Final) {
-            // A save point or a client was faster; try again.
+            // Another save, started by a save point or a client, is running. Try again.
             Err(SaveError::Running) => {}
             outcome => return outcome,
         }

@@ -15,10 +15,10 @@ use snapshot_io::{SnapshotState, WriteObserver};
 use crate::Durability;
 use crate::pace::YieldPace;
 
-/// Interval at which a pausing walk checks for cancellation.
+/// How often a delayed write of a snapshot checks for cancellation.
 const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Takes a snapshot of all data. `at_snapshot` runs at that moment, to read the log's position.
+/// Takes a snapshot of all data. `at_snapshot` runs at that moment, for instance to read the log's position.
 ///
 /// # Errors
 /// Too many snapshots exist.
@@ -33,25 +33,26 @@ pub fn take_snapshot<R>(
     cut.context("too many snapshots are under way")
 }
 
-/// Dialect and auxiliary fields of an RDB file.
+/// The dialect and the auxiliary fields of an RDB file.
 #[derive(Debug, Clone)]
 pub struct RdbOptions {
-    /// The dialect of the servers that will read it.
+    /// The dialect of the servers that will read the file.
     pub dialect: Dialect,
-    /// Replication position at the snapshot, and the database selected by the stream.
+    /// The replication position at the snapshot, and the database that the stream had selected. `None` if the file must
+    /// not claim a position.
     pub position: Option<(Position, u16)>,
     /// Whether the file is the base of an append-only file.
     pub aof_base: bool,
-    /// For a replica: the slots being migrated.
+    /// The slots that are being migrated, for a replica's cluster state machine; empty for other files.
     pub slot_states: String,
 }
 
-/// Progress and cancellation of writing a snapshot.
+/// How to report progress while a snapshot is written, and when to stop.
 #[derive(Clone, Copy)]
 pub struct WriteProgress<'a> {
-    /// Counter of the keys written.
+    /// Counts the keys written so far.
     pub written: Option<&'a AtomicU64>,
-    /// Whether writing should stop early.
+    /// Returns true if writing should stop early.
     pub is_cancelled: &'a dyn Fn() -> bool,
 }
 
@@ -62,7 +63,7 @@ impl std::fmt::Debug for WriteProgress<'_> {
 }
 
 impl WriteProgress<'_> {
-    /// Like [`delay`], but ends early on cancellation.
+    /// Like [`delay_key`], but ends early on cancellation.
     fn delay_key(&self, micros: i64, keys: u64) {
         let mut left = delay_duration(micros, keys);
         while !left.is_zero() && !(self.is_cancelled)() {
@@ -73,7 +74,7 @@ impl WriteProgress<'_> {
     }
 }
 
-/// Writes the snapshot as an RDB file. No slot is locked during writes.
+/// Writes the snapshot as an RDB file. No slot is locked while bytes are written.
 ///
 /// # Errors
 /// The output failed, or the operation was cancelled.
@@ -131,7 +132,7 @@ pub fn write_slots(
     write_commands(durability, state, progress, pace, out)
 }
 
-/// Adds progress, cancellation and pacing to a walk through a snapshot.
+/// Reports progress, checks for cancellation and yields while a snapshot is read.
 struct SnapshotWalk<'a> {
     durability: &'a Durability,
     progress: WriteProgress<'a>,
@@ -166,12 +167,12 @@ fn delay_duration(micros: i64, keys: u64) -> Duration {
     Duration::from_micros(match micros {
         0 => 0,
         1.. => keys.saturating_mul(micros.unsigned_abs()),
-        // Fractions of a microsecond are dropped.
+        // A delay of less than a microsecond is dropped.
         _ => keys / micros.unsigned_abs(),
     })
 }
 
-/// The usage information to store for each key, which depends on the eviction policy as in Redis.
+/// Returns which usage information to store for each key. As in Redis, this depends on the eviction policy.
 fn usage_info(durability: &Durability) -> UsageFormat {
     let now = time::now();
     match durability.engine.settings.lfu() {

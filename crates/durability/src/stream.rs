@@ -1,7 +1,8 @@
 //! The node's replication stream: the log that all threads append to, and the state of a master's stream.
 //!
-//! The log is [`shared_log`]; replies to writes can wait for its [`commit_point`]. Bytes from a master go into the log
-//! unchanged; [`applied`] tracks how far the data has them, and [`imports`] which slot imports they announced.
+//! The log is [`shared_log`]. Replies to writes can wait for the log's [`commit_point`]. Bytes from a master are
+//! appended to the log unchanged; [`applied`] tracks how many of them the data includes, and [`imports`] which slot
+//! imports they announced.
 
 pub mod applied;
 pub mod commit_point;
@@ -12,7 +13,7 @@ use replication::ReplId;
 
 pub use shared_log::{EngineLogHandle, SharedLog};
 
-/// Generates a new replication id.
+/// Generates a new replication id from the system's random numbers.
 pub fn random_repl_id() -> ReplId {
     let mut bytes = [0; 20];
     getrandom::fill(&mut bytes).expect("the system must provide random numbers for a replication id");

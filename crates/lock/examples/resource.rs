@@ -12,16 +12,16 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// A file with a value and the largest token seen.
+/// A file with a value and the largest fencing token seen.
 #[derive(Debug)]
 pub struct FencedFile {
     file: File,
 }
 
-/// The token is older than one seen before.
+/// Error of an access with a token that is older than one seen before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StaleToken {
-    /// The largest token seen.
+    /// The largest token that the resource has seen.
     pub newest_token: u64,
 }
 
@@ -29,24 +29,24 @@ impl FencedFile {
     /// Opens the file, and creates it if it does not exist.
     ///
     /// # Errors
-    /// An I/O error.
+    /// The file cannot be opened or created.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         Ok(Self { file })
     }
 
-    /// Reads the value. From then on, holders with older tokens cannot write.
+    /// Reads the value. From then on, holders with older tokens cannot write. The inner error rejects a stale token.
     ///
     /// # Errors
-    /// An I/O error.
+    /// The file cannot be locked, read or written.
     pub fn read(&mut self, token: u64) -> io::Result<Result<u64, StaleToken>> {
         self.replace_content(token, |value| value)
     }
 
-    /// Replaces the value, and returns the previous one.
+    /// Replaces the value, and returns the previous one. The inner error rejects a stale token.
     ///
     /// # Errors
-    /// An I/O error.
+    /// The file cannot be locked, read or written.
     pub fn write(&mut self, token: u64, value: u64) -> io::Result<Result<u64, StaleToken>> {
         self.replace_content(token, |_| value)
     }
@@ -79,7 +79,7 @@ impl FencedFile {
         }
         let value = new(value);
         self.file.seek(SeekFrom::Start(0))?;
-        // Fixed width, so that no old bytes remain.
+        // The width is fixed, so that no bytes of the old content remain.
         write!(self.file, "{token:020} {value:020}")?;
         Ok(Ok(value))
     }

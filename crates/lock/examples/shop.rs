@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use redoubt_lock::{Error, Locks};
 
-/// Number of articles left, and the buyers. Has no protection of its own.
+/// The number of articles left, and the buyers. Nothing protects the ledger from concurrent changes.
 #[derive(Debug, Default, Clone)]
 pub struct SalesLedger {
-    /// Articles left.
+    /// Number of articles left.
     pub stock: u32,
     /// Buyers of the sold articles, in order.
     pub sold: Vec<u32>,
@@ -25,20 +25,20 @@ pub struct SalesLedger {
 pub struct ShopService(Arc<Mutex<SalesLedger>>);
 
 impl ShopService {
-    /// Returns the ledger.
+    /// Returns a copy of the whole ledger.
     pub async fn read(&self) -> SalesLedger {
         tokio::task::yield_now().await;
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the ledger.
+    /// Replaces the whole ledger, including changes that others made since it was read.
     pub async fn write(&self, ledger: SalesLedger) {
         tokio::task::yield_now().await;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ledger;
     }
 }
 
-/// Sells one article to this buyer, if any is left.
+/// Sells one article to this buyer. Returns false if none is left.
 ///
 /// # Errors
 /// The lock cannot be acquired.

@@ -1,8 +1,9 @@
 //! Acquires a lock, waiting if necessary.
 //!
-//! A waiter retries when a message announces the release, when the holder's lease ends, or after some time. Unreachable
-//! servers are retried too until the wait is over, with one warning, since the wait may be endless. An acquisition that
-//! gives up, or is dropped while waiting, releases the lock, because it may have been granted without a reply.
+//! A waiter retries when a message announces the release, when the holder's lease ends, or after some time. Requests to
+//! unreachable servers are retried too until the wait is over, with one warning, since the wait may be endless. An
+//! acquisition that gives up, or is dropped while waiting, releases the lock, because the server may have granted it
+//! without the reply arriving.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,15 +13,16 @@ use crate::lease::{HeldLease, RequestOutcome, lease_end};
 use crate::link::is_transient;
 use crate::{Error, Guard, LossReason, Options};
 
-/// Delay between attempts in milliseconds, for Redlock and for unreachable servers. Random, so that colliding owners do
-/// not collide again.
+/// Delay between attempts in milliseconds, for Redlock and for unreachable servers. The delay is random, so that
+/// colliding owners do not collide again.
 const RETRY_DELAY_MS: std::ops::Range<u64> = 20..200;
 
-/// How long a failing acquisition waits for its cleanup on the server; after that the cleanup continues in the
+/// How long a failing acquisition waits for its cleanup on the server. After that time the cleanup continues in the
 /// background.
 const CLEANUP_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// An acquisition in progress. If dropped before it is settled, it is released in the background.
+/// An acquisition in progress. If it is dropped before it has succeeded or failed, the lock is released in the
+/// background.
 struct PendingAcquisition {
     claim: Arc<LockClaim>,
     settled: bool,
@@ -34,14 +36,14 @@ impl Drop for PendingAcquisition {
     }
 }
 
-/// Acquires within `wait`. With zero, makes one attempt.
+/// Acquires the lock within `wait`. If `wait` is zero, makes one attempt.
 pub(crate) async fn acquire(claim: LockClaim, options: &Options, wait: Duration) -> Result<Guard, Error> {
     let mut pending = PendingAcquisition { claim: Arc::new(claim), settled: false };
     let result = acquire_until(&mut pending, options, wait).await;
     let claim = &pending.claim;
     let needs_cleanup = match &result {
         Ok(_) => false,
-        // The last reply was that another owner holds the lock, so only a queue entry can be left.
+        // The last reply said that another owner holds the lock, so only a queue entry can be left on the server.
         Err(Error::TimedOut(_)) => claim.kind.queues && !wait.is_zero(),
         Err(_) => true,
     };
@@ -60,7 +62,7 @@ async fn acquire_until(
     wait: Duration,
 ) -> Result<Guard, Error> {
     let began = Instant::now();
-    // `None` means no deadline.
+    // `None` means that there is no deadline.
     let deadline = began.checked_add(wait);
     let timeout = if wait.is_zero() { Duration::ZERO } else { options.queue_timeout };
     let mut subscription = None;
@@ -79,7 +81,7 @@ async fn acquire_until(
                 let life = HeldLease::new(sent, claim.lease, options.watchdog);
                 return Ok(Guard::start(claim.clone(), token, life));
             }
-            // The reply took longer than the lease.
+            // The lease has ended before the reply arrived.
             AcquireAttempt::Acquired(_) => {
                 claim.release().await;
                 Error::Lost(LossReason::Expired)
@@ -107,12 +109,12 @@ async fn acquire_until(
         let until = deadline.map_or(now + pause, |deadline| deadline.min(now + pause));
         match (&mut subscription, &error, claim.nodes.as_slice()) {
             (None, Error::TimedOut(_), [node]) => {
-                // The next attempt finds a release that happened before the subscription.
+                // A release that happened before the subscription is found by the next attempt.
                 subscription = Some(node.wakeups.subscribe(&claim.names.channel, claim.kind.wake));
                 continue;
             }
             (Some(subscription), Error::TimedOut(_), _) => {
-                // Retry after a message as well as after the timeout.
+                // The result is ignored: the loop retries after a message as well as after the timeout.
                 let _ = tokio::time::timeout_at(until.into(), subscription.wait_for_wakeup()).await;
             }
             _ => tokio::time::sleep_until(until.into()).await,

@@ -1,7 +1,7 @@
-//! Requests of one owner to the servers: acquire, extend and release, on one server or on a majority of several.
+//! The requests of one owner to the servers (acquire, extend and release), on one server or on a majority of several.
 //!
-//! All requests are idempotent, so they can be repeated. With one server the quorum is one. With several (Redlock) they
-//! are queried concurrently, and an acquisition without a quorum is released everywhere before anything else is tried.
+//! All requests are idempotent, so they can be repeated. With one server the quorum is one. Several servers (Redlock)
+//! are queried concurrently, and an acquisition without a quorum is released everywhere before another attempt is made.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -17,26 +17,26 @@ use crate::names::LockNames;
 use crate::script::{Call, RECORD_TOKEN, Script};
 use crate::wakeups::{WakeMode, Wakeups};
 
-/// One server, or one Sentinel group or cluster.
+/// One server, Sentinel group or cluster, with its connections.
 #[derive(Debug)]
 pub(crate) struct LockServer {
     pub(crate) address: String,
     pub(crate) link: Arc<ServerLink>,
-    /// A separate connection for requests that wait for replicas, as these would delay all others.
+    /// A separate connection for requests that wait for replicas, as these requests would delay all others.
     pub(crate) confirming_link: ServerLink,
     pub(crate) wakeups: Wakeups,
     pub(crate) is_cluster: bool,
     pub(crate) background: BackgroundTasks,
 }
 
-/// Tasks that outlive their guard.
+/// Counts the tasks that continue after their guard was dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct BackgroundTasks {
     pub(crate) runtime: Handle,
     running: Arc<watch::Sender<usize>>,
 }
 
-/// Counts as a running task until dropped.
+/// A running background task. It is counted until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct BackgroundTask(Arc<watch::Sender<usize>>);
 
@@ -68,9 +68,9 @@ pub(crate) struct LockKind {
     pub(crate) acquire: &'static LazyLock<Script>,
     pub(crate) extend: &'static LazyLock<Script>,
     pub(crate) release: &'static LazyLock<Script>,
-    /// Additional keys besides those of the lock and its token.
+    /// Suffixes of keys that this kind needs besides those of the lock and its token.
     pub(crate) companion_keys: &'static [&'static str],
-    /// Whether a waiter leaves state on the server.
+    /// Whether a waiter leaves an entry on the server, which must be removed when the waiter gives up.
     pub(crate) queues: bool,
     /// Which waiters a release wakes.
     pub(crate) wake: WakeMode,
@@ -86,18 +86,18 @@ pub(crate) struct LockClaim {
     pub(crate) owner: String,
     pub(crate) lease: Duration,
     pub(crate) replicas: usize,
-    /// The number of permits of a semaphore.
+    /// The number of permits of a semaphore; `None` for other kinds.
     pub(crate) permit_limit: Option<u32>,
 }
 
 /// The result of an attempt to acquire.
 #[derive(Debug, PartialEq)]
 pub(crate) enum AcquireAttempt {
-    /// Acquired, with this fencing token.
+    /// The lock was acquired, with this fencing token.
     Acquired(u64),
-    /// Another owner holds it; it may be free after this time.
+    /// Another owner holds the lock. It may be free after this time.
     Busy(Duration),
-    /// Too few servers or replicas confirmed.
+    /// Fewer servers or replicas than required have confirmed.
     TooFewServers {
         available: usize,
         required: usize,
@@ -106,14 +106,14 @@ pub(crate) enum AcquireAttempt {
 }
 
 impl LockClaim {
-    /// The same claim under a new owner name. After a failed attempt on several servers everything is released, and
-    /// such a release, if delayed, must not undo a later attempt.
+    /// Returns the same claim under a new owner name. After a failed attempt on several servers everything is released,
+    /// and such a release, if delayed, must not undo a later attempt.
     pub(crate) fn with_new_owner(&self, attempt: u64) -> Self {
         let owner = self.owner.split('/').next().unwrap_or_default();
         Self { owner: format!("{owner}/{attempt}"), ..self.clone() }
     }
 
-    /// Makes one attempt. `timeout` is how long a queue entry stays valid without another attempt.
+    /// Makes one attempt to acquire the lock. `timeout` is how long a queue entry stays valid without another attempt.
     pub(crate) async fn acquire(&self, timeout: Duration) -> AcquireAttempt {
         let [node] = self.nodes.as_slice() else { return self.acquire_from_majority(timeout).await };
         self.acquire_from(node, timeout).await
@@ -154,8 +154,8 @@ impl LockClaim {
         }
     }
 
-    /// Records the token on a majority, so that every later majority, which shares a server with this one, returns a
-    /// larger token.
+    /// Records the token on a majority of the servers. Every later majority shares a server with this one, so it
+    /// returns a larger token.
     async fn record_token(&self, token: u64) -> bool {
         let arguments = vec![self.owner.clone(), token.to_string()];
         let raised = join_all(
@@ -167,13 +167,13 @@ impl LockClaim {
         raised.iter().filter(|reply| matches!(reply, Ok((1, _)))).count() >= self.quorum
     }
 
-    /// Renews the lease, with `count` holders of this owner.
+    /// Renews the lease, and stores that the owner has `count` guards.
     pub(crate) async fn extend(&self, count: u32) -> RequestOutcome {
         let arguments = vec![self.owner.clone(), self.lease_ms(), count.to_string()];
         self.request_all(self.kind.extend, &arguments, self.replicas).await
     }
 
-    /// Releases on all servers.
+    /// Releases the lock on all servers.
     pub(crate) async fn release(&self) -> RequestOutcome {
         let mut arguments = vec![self.owner.clone(), self.names.channel.clone()];
         arguments.push(u8::from(self.nodes.iter().any(|node| node.is_cluster)).to_string());
@@ -197,7 +197,8 @@ impl LockClaim {
         combine_outcomes(&outcomes.collect::<Vec<_>>(), self.quorum)
     }
 
-    /// Runs a script. Returns its reply, and the number of replicas that confirmed if `replicas` is not zero.
+    /// Runs a script on one server. Returns its reply, and the number of replicas that have confirmed if `replicas` is
+    /// not zero.
     async fn call<T: FromRedisValue>(
         &self,
         node: &LockServer,
@@ -221,7 +222,7 @@ impl LockClaim {
         self.lease.as_millis().max(1).to_string()
     }
 
-    /// Releases a lock that has no guard, retrying until its lease has ended.
+    /// Starts a task that releases a lock without a guard, and retries until the lease has ended.
     pub(crate) fn release_in_background(self: Arc<Self>) {
         let background = &self.nodes[0].background;
         let running = background.begin();
@@ -235,7 +236,7 @@ impl LockClaim {
     }
 }
 
-/// Combines the results of several servers. The largest token counts.
+/// Combines the results of several servers. An acquisition gets the largest of their tokens.
 fn combine_attempts(attempts: &[AcquireAttempt], quorum: usize) -> AcquireAttempt {
     let tokens = attempts.iter().filter_map(|attempt| match attempt {
         AcquireAttempt::Acquired(token) => Some(*token),
@@ -257,7 +258,7 @@ fn combine_attempts(attempts: &[AcquireAttempt], quorum: usize) -> AcquireAttemp
     }
 }
 
-/// Combines the outcomes of several servers.
+/// Combines the outcomes of several servers. A quorum decides.
 fn combine_outcomes(outcomes: &[RequestOutcome], quorum: usize) -> RequestOutcome {
     let count = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count();
     if count(RequestOutcome::Done) >= quorum {

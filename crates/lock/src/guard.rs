@@ -86,33 +86,33 @@ impl Guard {
         Self { requests, status, claim, token, is_left: false }
     }
 
-    /// The name of the lock.
+    /// Returns the name with which the lock was created.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.claim.names.lock
     }
 
-    /// The fencing token, which is larger than that of every earlier acquisition of this name. A resource that stores
-    /// the largest token seen and rejects smaller ones is safe from paused holders that do not know yet that their
-    /// lease has ended. See the crate documentation for the assumptions.
+    /// Returns the fencing token, which is larger than that of every earlier acquisition of this name. A resource that
+    /// stores the largest token seen and rejects smaller ones is safe from paused holders that do not know yet that
+    /// their lease has ended. See the crate documentation for the assumptions.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.token
     }
 
-    /// The owner's name: the field of the hash, in Redisson's format (`uuid:number`).
+    /// Returns the owner's name in Redisson's format (`uuid:number`), which is the field of the lock's hash.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.claim.owner
     }
 
-    /// Whether the lease is still valid according to this machine's clock.
+    /// Returns whether the lease is still valid according to this machine's clock.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.valid_for().is_zero()
     }
 
-    /// Remaining time of the lease if it is not renewed. Check it before each step that must be exclusive.
+    /// Returns the remaining time of the lease if it is not renewed. Check it before each step that must be exclusive.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
         let status = *self.status.borrow();
@@ -122,7 +122,7 @@ impl Guard {
         status.valid_until.saturating_duration_since(Instant::now())
     }
 
-    /// Number of renewals so far.
+    /// Returns how often the lease has been renewed so far.
     #[must_use]
     pub fn renewals(&self) -> u64 {
         self.status.borrow().renewals
@@ -135,7 +135,7 @@ impl Guard {
             let lost = status.wait_for(|status| status.loss.is_some()).await.map(|status| status.loss);
             match lost {
                 Ok(Some(loss)) => loss,
-                // Released, so it cannot be lost any more.
+                // The lock was released, so it cannot be lost any more.
                 Ok(None) | Err(_) => std::future::pending().await,
             }
         }
@@ -158,7 +158,7 @@ impl Guard {
     /// ```
     pub async fn reenter(&self) -> Result<Guard, Error> {
         let (answer, answered) = oneshot::channel();
-        // If the task has ended, there is no answer either.
+        // An error means that the task has ended. The answer channel is then closed as well.
         let _ = self.requests.send(GuardRequest::Enter(answer));
         let entered = Guard {
             requests: self.requests.clone(),
@@ -189,7 +189,7 @@ fn to_result(answer: &Result<Result<(), RequestError>, oneshot::error::RecvError
     match answer {
         Ok(Ok(())) => Ok(()),
         Ok(Err(RequestError::Lost(loss))) => Err(Error::Lost(*loss)),
-        // The runtime is shutting down, so no task keeps the lease.
+        // The channel closes if the runtime is shutting down, and then no task keeps the lease.
         Ok(Err(RequestError::NotHeld)) | Err(_) => Err(Error::NotHeld),
     }
 }
@@ -198,7 +198,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.is_left {
             let running = self.claim.nodes[0].background.begin();
-            // If this fails, the runtime is gone, and the lease expires by itself.
+            // An error means that the runtime is gone. The lease then expires by itself.
             let _ = self.requests.send(GuardRequest::Abandon(running));
         }
     }
@@ -206,10 +206,10 @@ impl Drop for Guard {
 
 struct GuardDriver {
     claim: Arc<LockClaim>,
-    /// Sender for the results of the guards' requests.
+    /// Sends the results of requests to the server back to this task.
     requests: mpsc::UnboundedSender<GuardRequest>,
     publish: watch::Sender<LeaseStatus>,
-    /// Callers waiting for the next extension, and for the running one.
+    /// Callers that wait for the next extension, and callers that wait for the running one.
     waiting: Vec<ReleaseReply>,
     extending: Vec<ReleaseReply>,
     releasing: Option<ReleaseReply>,
@@ -269,7 +269,7 @@ impl GuardDriver {
             LeaseAction::Extend(count) => {
                 self.extending.append(&mut self.waiting);
                 tokio::spawn(async move {
-                    // If this fails, the guard's task has ended and needs no result.
+                    // An error means that the guard's task has ended and needs no result.
                     let _ = requests.send(GuardRequest::Extended(claim.extend(count).await));
                 });
             }
@@ -298,7 +298,7 @@ impl GuardDriver {
 
 fn reply_to_all(waiters: impl Iterator<Item = ReleaseReply>, answer: Result<(), RequestError>) {
     for asker in waiters {
-        // The caller may have stopped waiting.
+        // An error means that the caller has stopped waiting.
         let _ = asker.send(answer);
     }
 }

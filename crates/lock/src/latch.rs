@@ -1,4 +1,4 @@
-//! A count-down latch.
+//! Count-down latches.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use crate::script::{Call, LATCH_COUNT, LATCH_REMAINING, LATCH_SET};
 use crate::wakeups::WakeMode;
 use crate::{Error, Locks};
 
-/// A waiter checks the count at least this often.
+/// A waiter checks the count at least this often, in case it misses a message.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// A count-down latch: waiters block until its count reaches zero. It has no lease and exists until it is counted down.
-/// Requests are retried for as long as [`Options::wait`](crate::Options::wait) says.
+/// A count-down latch: waiters block until its count reaches zero. A latch has no lease and exists until it is counted
+/// down. Requests are retried for as long as [`Options::wait`](crate::Options::wait) says.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -58,7 +58,7 @@ impl Latch {
         Ok(self.call_until_reply::<u8>(&call, deadline_after(self.locks.options().wait)).await? == 1)
     }
 
-    /// Counts down by one and returns the remaining count. Counts once even if the request is retried.
+    /// Counts down by one and returns the remaining count. A retried request counts only once.
     ///
     /// # Errors
     /// The server cannot be reached.
@@ -67,7 +67,7 @@ impl Latch {
         self.count(&event, self.locks.options().wait).await
     }
 
-    /// Waits until the count is zero, or the latch does not exist.
+    /// Waits until the count is zero or the latch does not exist.
     ///
     /// # Errors
     /// [`Error::TimedOut`] after `wait`.
@@ -81,7 +81,7 @@ impl Latch {
             }
             let recheck = Instant::now() + RECHECK_INTERVAL;
             let until = deadline.map_or(recheck, |deadline| deadline.min(recheck));
-            // Check again after a message as well as after the timeout.
+            // The result is ignored: the count is checked after a message as well as after the timeout.
             let _ = tokio::time::timeout_at(until.into(), woken.wait_for_wakeup()).await;
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return if self.remaining(deadline).await? == 0 {
@@ -113,7 +113,7 @@ impl Latch {
         self.call_until_reply(&call, deadline).await
     }
 
-    /// Retries until there is a reply.
+    /// Repeats a request until the server replies or the deadline has passed.
     async fn call_until_reply<T: FromRedisValue>(
         &self,
         call: &Call,
@@ -134,7 +134,7 @@ impl Latch {
     }
 }
 
-/// `None` means no deadline.
+/// Returns when `wait` ends. `None` means that there is no deadline.
 fn deadline_after(wait: Duration) -> Option<Instant> {
     Instant::now().checked_add(wait)
 }

@@ -27,22 +27,22 @@ pub enum LossReason {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestOutcome {
-    /// The request succeeded.
+    /// The server has executed the request.
     Done,
-    /// The server does not have this owner.
+    /// The server does not have the lock for this owner.
     NotHeld,
-    /// It is unknown whether the request was executed.
+    /// There was no reply, so it is unknown whether the request was executed.
     Unknown,
 }
 
-/// An event for the state machine.
+/// What the driver reports to the state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseEvent {
-    /// The deadline has passed.
+    /// The time of [`HeldLease::next_deadline`] has come.
     Deadline,
-    /// An extension has ended.
+    /// The request to extend the lease has ended.
     Extended(RequestOutcome),
-    /// A release has ended.
+    /// The request to release the lock has ended.
     Released(RequestOutcome),
     /// Another guard of the same owner was created.
     Enter,
@@ -50,7 +50,7 @@ pub(crate) enum LeaseEvent {
     Leave,
 }
 
-/// An action for the driver.
+/// What the driver must do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseAction {
     /// Renew the lease, with this number of guards. Guards created or dropped earlier wait for the outcome.
@@ -61,11 +61,11 @@ pub(crate) enum LeaseAction {
     ReportLoss(LossReason),
     /// Answer the guards that waited for the extension that just ended.
     AnswerExtension(Result<(), RequestError>),
-    /// Answer the guard that waits for the release. This is the last action.
+    /// Answer the guard that waits for the release. No action follows this one.
     AnswerRelease(Result<(), RequestError>),
 }
 
-/// Why a request failed.
+/// Why the request of a guard failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestError {
     NotHeld,
@@ -76,7 +76,7 @@ pub(crate) enum RequestError {
 enum LeaseState {
     Held,
     Lost(LossReason),
-    /// After an attempt with unknown outcome, "not held" may be the result of that attempt.
+    /// The lock is being released. After an attempt with unknown outcome, "not held" may be the result of that attempt.
     Releasing {
         loss: Option<LossReason>,
         unknown_before: bool,
@@ -84,26 +84,26 @@ enum LeaseState {
     Released,
 }
 
-/// How much shorter a holder counts its lease than the server.
+/// Returns how much shorter a holder counts its lease than the server does.
 pub(crate) fn clock_drift_allowance(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
-/// When a holder must consider a lease as ended that was requested at `sent`.
+/// Returns when the holder must consider a lease as ended that was requested at `sent`.
 pub(crate) fn lease_end(sent: Instant, lease: Duration) -> Instant {
     sent + lease.saturating_sub(clock_drift_allowance(lease))
 }
 
-/// State machine of a held lock.
+/// The state of a held lock, from its acquisition until it is released or lost.
 #[derive(Debug, Clone)]
 pub(crate) struct HeldLease {
     lease: Duration,
     renew: bool,
     state: LeaseState,
     valid_until: Instant,
-    /// When to send the next request, unless one is pending.
+    /// When to send the next request if none is pending.
     next_request: Instant,
-    /// When the pending extension was sent.
+    /// When the pending extension was sent; `None` if none is pending.
     extending_since: Option<Instant>,
     /// Whether the number of guards has changed since the last extension was sent.
     changed: bool,
@@ -129,27 +129,27 @@ impl HeldLease {
         }
     }
 
-    /// End of the lease if it is not renewed.
+    /// Returns when the lease ends if it is not renewed.
     pub(crate) fn valid_until(&self) -> Instant {
         self.valid_until
     }
 
-    /// Number of renewals so far.
+    /// Returns how often the lease has been renewed so far.
     pub(crate) fn renewals(&self) -> u64 {
         self.renewals
     }
 
-    /// Number of guards of this owner.
+    /// Returns the number of guards of this owner.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Whether the lock is released and nothing is left to do.
+    /// Returns whether the lock is released and nothing is left to do.
     pub(crate) fn is_released(&self) -> bool {
         self.state == LeaseState::Released
     }
 
-    /// When to send [`LeaseEvent::Deadline`].
+    /// Returns when to send [`LeaseEvent::Deadline`]; `None` if no request is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         match self.state {
             LeaseState::Held if self.extending_since.is_none() && (self.renew || self.changed) => {
@@ -207,14 +207,14 @@ impl HeldLease {
                 self.report_loss(LossReason::Gone, out);
             }
             RequestOutcome::Unknown => {
-                // The waiting guards wait for the next attempt.
+                // The guards keep waiting for the next attempt.
                 self.changed = true;
                 self.next_request = now + self.retry_delay();
             }
         }
     }
 
-    /// Delay between attempts, short enough to find a recovered server or a promoted replica soon.
+    /// Returns the delay between attempts, which is short enough to find a recovered server or a promoted replica soon.
     fn retry_delay(&self) -> Duration {
         (self.lease / 30).clamp(Duration::from_millis(10), Duration::from_millis(500))
     }

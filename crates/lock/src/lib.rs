@@ -47,7 +47,7 @@
 //! requests to one server or a majority, `acquire` waits for the lock, and `guard` keeps it.
 #![forbid(unsafe_code)]
 
-/// Compiles the example of the README, which package registries show.
+/// Compiles the code of the README, which package registries show, as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,8 +1,8 @@
 //! A connection to a [`Server`] that reconnects after errors.
 //!
-//! Requests are not retried here, because only the caller knows which ones are idempotent. A connection that broke, or
-//! no longer leads to a master, is dropped, and the next call reconnects (with Sentinel: to the current master). Every
-//! call is limited by the timeout.
+//! Requests are not retried here, because only the caller knows which of them are idempotent. A connection that broke,
+//! or no longer leads to a master, is dropped, and the next call reconnects (with Sentinel: to the current master). A
+//! timeout limits the duration of every call.
 
 use std::future::Future;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::{Error, Server};
 /// Number of consecutive failures after which a cluster client is rebuilt from the initial nodes.
 const MAX_CLUSTER_FAILURES: u32 = 5;
 
-/// The reply of a confirmed call, and the number of replicas that have its effects.
+/// The reply to a script call, and the number of replicas that have its effects.
 #[derive(Debug)]
 pub(crate) struct ConfirmedReply {
     pub(crate) reply: Value,
@@ -47,7 +47,7 @@ enum LiveConnection {
 #[derive(Default)]
 struct ConnectionState {
     live_connection: Option<LiveConnection>,
-    /// Distinguishes connections, so that a late failure of an old one does not drop a new one.
+    /// Number of this connection, so that a late failure of an old connection does not drop a new one.
     generation: u64,
     failures: u32,
 }
@@ -66,7 +66,7 @@ impl std::fmt::Debug for ServerLink {
 }
 
 impl ServerLink {
-    /// `certificates` apply to connections over TLS.
+    /// Creates a link without connecting. `certificates` apply to connections over TLS.
     pub(crate) fn new(
         server: &Server,
         certificates: Option<&TlsCertificates>,
@@ -107,8 +107,8 @@ impl ServerLink {
         result
     }
 
-    /// Runs a script and counts the replicas that have its effects, waiting at most three quarters of the timeout.
-    /// Script and WAIT are sent together, so that WAIT refers to this script's writes even if the connection is
+    /// Runs a script and counts the replicas that have its effects, waiting at most three quarters of the timeout. The
+    /// script and WAIT are sent together, so that WAIT refers to this script's writes even if the connection is
     /// replaced.
     pub(crate) async fn run_confirmed(&self, call: &Call, replicas: usize) -> RedisResult<ConfirmedReply> {
         let (mut live, generation) = self.connection().await?;
@@ -218,9 +218,9 @@ impl ServerLink {
         Ok(ConfirmedReply { reply, replicas: redis::from_redis_value(next()?)? })
     }
 
-    /// Limits the duration of a call.
+    /// Ends a call with an error if it takes longer than the timeout.
     async fn with_timeout<T>(&self, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        // The client's own timeout, if it has one, should expire first.
+        // The Redis client's own timeout, if it has one, should expire first.
         let bound = self.timeout + self.timeout / 4;
         match tokio::time::timeout(bound, call).await {
             Ok(result) => result,
@@ -228,7 +228,7 @@ impl ServerLink {
         }
     }
 
-    /// Drops the connection if it is broken.
+    /// Drops the connection of this generation if the result shows that it is broken.
     async fn record_result<T>(&self, result: &RedisResult<T>, generation: u64) {
         let mut state = self.state.lock().await;
         if state.generation != generation {
@@ -267,7 +267,7 @@ fn uses_tls(node: &ConnectionInfo) -> bool {
     matches!(node.addr(), ConnectionAddr::TcpTls { .. })
 }
 
-/// TLS is used for both the sentinels and the master, or for neither.
+/// Creates a client that finds the master. TLS is used for both the sentinels and the master, or for neither.
 fn sentinel_client(
     sentinels: &[ConnectionInfo],
     name: &str,
@@ -300,7 +300,7 @@ fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// Whether the connection is broken or stuck, or leads to a server that is no master.
+/// Returns whether the connection is broken or stuck, or leads to a server that is not a master.
 fn is_connection_broken(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_timeout()
@@ -313,14 +313,14 @@ fn is_connection_broken(error: &RedisError) -> bool {
         )
 }
 
-/// Whether the same call may succeed later.
+/// Returns whether the same call may succeed later.
 pub(crate) fn is_transient(error: &RedisError) -> bool {
     is_connection_broken(error)
         || !matches!(error.retry_method(), redis::RetryMethod::NoRetry)
         || error.code() == Some("NOREPLICAS")
 }
 
-/// The hash state of a key, by its hash tag if it has one. All our scripts have a key.
+/// Returns the hash slot of a key, which its hash tag determines if it has one. All scripts of this crate have a key.
 fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);

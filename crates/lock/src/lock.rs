@@ -61,16 +61,16 @@ impl Lock {
         Self { locks, name: name.to_owned(), fair }
     }
 
-    /// Returns the lock with these options.
+    /// Returns a lock with the same name and these options.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self { locks: self.locks.with(options), ..self.clone() }
     }
 
-    /// Acquires the lock, waiting as long as the options say.
+    /// Acquires the lock, and waits as long as [`Options::wait`] says.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if other owners held it the whole time; otherwise why the servers did not grant it.
+    /// [`Error::TimedOut`] if other owners held the lock the whole time; otherwise why the servers did not grant it.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         self.locks.acquire(self.claim()?).await
     }
@@ -87,7 +87,7 @@ impl Lock {
         self.locks.claim(if self.fair { &FAIR_LOCK_KIND } else { &UNORDERED_LOCK_KIND }, &self.name, None)
     }
 
-    /// Sort key for acquiring several locks in a fixed order; see [`MultiLock`](crate::MultiLock).
+    /// Returns the sort key for acquiring several locks in a fixed order; see [`MultiLock`](crate::MultiLock).
     pub(crate) fn sort_key(&self) -> (&str, &str) {
         (&self.locks.node().address, &self.name)
     }

@@ -13,7 +13,7 @@ use crate::names::LockNames;
 use crate::wakeups::Wakeups;
 use crate::{Error, Guard, Lock, Options, ReadWriteLock, Semaphore, Server};
 
-/// Default timeout of a request.
+/// Timeout of a request if the caller does not set another one.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The locks on one server, Sentinel group or cluster. Cheap to clone; all clones share two connections, and a third
@@ -52,7 +52,7 @@ impl ProcessIdentity {
     fn new() -> Result<Self, Error> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|error| redis::RedisError::from(std::io::Error::other(error)))?;
-        // UUID version 4, variant 1.
+        // These bits mark a UUID of version 4, variant 1.
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -95,7 +95,7 @@ impl Locks {
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    // Asynchronous to ensure that it is called within a runtime.
+    // This function is asynchronous to ensure that it is called within a runtime.
     #[allow(clippy::unused_async)]
     pub async fn connect_with_tls(
         server: &Server,
@@ -120,44 +120,44 @@ impl Locks {
         })
     }
 
-    /// Returns a handle with these options for everything created from it.
+    /// Returns a handle on the same connections. Everything created from it uses these options.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self { options, ..self.clone() }
     }
 
-    /// The exclusive lock of this name, without an order among waiters.
+    /// Creates an exclusive lock with this name. Waiters get it in any order.
     #[must_use]
     pub fn lock(&self, name: &str) -> Lock {
         Lock::new(self.clone(), name, false)
     }
 
-    /// The exclusive lock of this name, granted first come, first served among owners that use this method.
+    /// Creates an exclusive lock with this name, granted first come, first served among owners that use this method.
     #[must_use]
     pub fn fair_lock(&self, name: &str) -> Lock {
         Lock::new(self.clone(), name, true)
     }
 
-    /// The read-write lock of this name.
+    /// Creates a read-write lock with this name.
     #[must_use]
     pub fn read_write(&self, name: &str) -> ReadWriteLock {
         ReadWriteLock::new(self.clone(), name)
     }
 
-    /// The semaphore of this name, with at most `limit` permits.
+    /// Creates a semaphore with this name and at most `limit` permits.
     #[must_use]
     pub fn semaphore(&self, name: &str, limit: u32) -> Semaphore {
         Semaphore::new(self.clone(), name, limit)
     }
 
-    /// The count-down latch of this name.
+    /// Creates a handle on the count-down latch with this name.
     #[must_use]
     pub fn latch(&self, name: &str) -> Latch {
         Latch::new(self.clone(), name)
     }
 
-    /// Waits until all guards dropped so far are released. Call it before the runtime ends, so that no lock stays until
-    /// its lease expires.
+    /// Waits until all guards dropped so far are released. Call it before the runtime ends, because otherwise a lock
+    /// may stay until its lease expires.
     pub async fn wait_for_releases(&self) {
         self.node.background.wait_for_releases().await;
     }
@@ -192,12 +192,12 @@ impl Locks {
         })
     }
 
-    /// Acquires, waiting as long as the options say.
+    /// Acquires the lock of `claim`, and waits as long as the options say.
     pub(crate) async fn acquire(&self, claim: LockClaim) -> Result<Guard, Error> {
         crate::acquire::acquire(claim, &self.options, self.options.wait).await
     }
 
-    /// Acquires if no other owner holds the lock.
+    /// Acquires the lock of `claim`. `None` if another owner holds the lock.
     pub(crate) async fn try_acquire(&self, claim: LockClaim) -> Result<Option<Guard>, Error> {
         match crate::acquire::acquire(claim, &self.options, Duration::ZERO).await {
             Ok(guard) => Ok(Some(guard)),

@@ -6,8 +6,8 @@ use futures_util::future::{join_all, select_all};
 
 use crate::{Error, Guard, Lock, LossReason};
 
-/// Several locks held together, on the same or on different servers. All owners acquire them in the same order, so
-/// owners that want the same locks do not deadlock. If one cannot be acquired, the others are released.
+/// Several locks held together, on the same or on different servers. All owners acquire the locks in the same order, so
+/// owners that want the same locks do not deadlock. If one lock cannot be acquired, the others are released.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct MultiLock {
 }
 
 impl MultiLock {
-    /// Combines these locks, dropping duplicates. They keep their own options except for the wait.
+    /// Combines these locks, dropping duplicates. Each lock keeps its own options except for the wait.
     #[must_use]
     pub fn new(locks: impl IntoIterator<Item = Lock>) -> Self {
         let mut locks: Vec<Lock> = locks.into_iter().collect();
@@ -37,7 +37,7 @@ impl MultiLock {
     /// Acquires all locks, waiting at most `wait` in total.
     ///
     /// # Errors
-    /// The error of the first lock that cannot be acquired. None is held then.
+    /// The error of the first lock that cannot be acquired. In this case no lock is held.
     pub async fn acquire(&self, wait: Duration) -> Result<MultiGuard, Error> {
         let began = Instant::now();
         let mut guards = Vec::new();
@@ -65,20 +65,20 @@ impl MultiLock {
     }
 }
 
-/// Several held locks. Dropping it releases them in the background.
+/// Several held locks. Dropping the guard releases them in the background.
 #[derive(Debug)]
 pub struct MultiGuard {
     guards: Vec<Guard>,
 }
 
 impl MultiGuard {
-    /// The guards in order of acquisition, for their fencing tokens.
+    /// Returns the guards in order of acquisition, for instance for their fencing tokens.
     #[must_use]
     pub fn guards(&self) -> &[Guard] {
         &self.guards
     }
 
-    /// Whether all locks are held.
+    /// Returns whether all locks are still held.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.guards.iter().all(Guard::is_held)

@@ -5,7 +5,7 @@ use crate::Error;
 /// Redisson's channel prefix, so that both implementations wake each other's waiters.
 const CHANNEL_PREFIX: &str = "redisson_lock__channel";
 
-/// The key and the channel of a lock.
+/// The key of a lock, and the channel on which its release is announced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LockNames {
     pub(crate) lock: String,
@@ -28,7 +28,7 @@ impl LockNames {
         Ok(Self { lock: lock.to_owned(), channel: with_hash_tag(CHANNEL_PREFIX, lock) })
     }
 
-    /// The name of an additional key.
+    /// Returns the name of an additional key of the lock, which is in the same hash slot.
     pub(crate) fn derived_key(&self, suffix: &str) -> String {
         with_hash_tag(&format!("redoubt_lock__{suffix}"), &self.lock)
     }

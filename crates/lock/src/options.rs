@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A waiter retries at least this often.
+/// A waiter retries at least this often, in case it misses a message.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Options for acquiring and holding locks of every kind. [`Locks::with`](crate::Locks::with) sets them for all locks,
@@ -47,37 +47,37 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Sets [`Options::lease`].
+    /// Sets [`Options::lease`], the time without renewal after which the server releases the lock.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease, ..self }
     }
 
-    /// Sets [`Options::watchdog`].
+    /// Sets [`Options::watchdog`], which renews the lease while a guard lives.
     #[must_use]
     pub fn watchdog(self, watchdog: bool) -> Self {
         Self { watchdog, ..self }
     }
 
-    /// Sets [`Options::wait`].
+    /// Sets [`Options::wait`], how long `acquire` waits.
     #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
         Self { wait, ..self }
     }
 
-    /// Sets [`Options::replicas`].
+    /// Sets [`Options::replicas`], the number of replicas that must confirm.
     #[must_use]
     pub fn replicas(self, replicas: usize) -> Self {
         Self { replicas, ..self }
     }
 
-    /// Sets [`Options::queue_timeout`].
+    /// Sets [`Options::queue_timeout`], how long a dead waiter keeps its place.
     #[must_use]
     pub fn queue_timeout(self, queue_timeout: Duration) -> Self {
         Self { queue_timeout, ..self }
     }
 
-    /// Maximum delay between attempts of a waiter, short enough to keep its queue entry.
+    /// Returns the maximum delay between attempts of a waiter, which is short enough to keep its queue entry.
     pub(crate) fn recheck_interval(&self) -> Duration {
         RECHECK_INTERVAL.min(self.queue_timeout / 3)
     }

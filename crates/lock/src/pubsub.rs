@@ -1,8 +1,8 @@
 //! A Pub/Sub connection to one server or to a cluster.
 //!
-//! In a cluster a release is published to all nodes or to the channel's shard (Redisson does the latter since Redis
-//! 7.0), so both are subscribed. If a subscription ends, for instance because a slot moves, the connection ends. The
-//! listener then reconnects and wakes all waiters, as messages may have been missed.
+//! In a cluster a release is published to all nodes or only to the channel's shard (Redisson does the latter since
+//! Redis 7.0), so both kinds of channels are subscribed. If a subscription ends, for instance because a slot moves, the
+//! connection ends. The listener then reconnects and wakes all waiters, as messages may have been missed.
 
 use futures_util::StreamExt;
 use redis::aio::{PubSub, PubSubSink, PubSubStream};
@@ -47,7 +47,7 @@ impl PubSubConnection {
         }
     }
 
-    /// Checks that the server responds.
+    /// Checks that the server responds. Fails if the connection is dead.
     pub(crate) async fn ping(&mut self) -> RedisResult<()> {
         match self {
             Self::Single(sink, _) => sink.ping::<redis::Value>().await.map(drop),
@@ -55,8 +55,8 @@ impl PubSubConnection {
         }
     }
 
-    /// Returns the channel of the next message. `None` if the connection ended, or a subscription for which `is_wanted`
-    /// is true.
+    /// Returns the channel of the next message. `None` if the connection has ended, or if a subscription for which
+    /// `is_wanted` is true has ended.
     pub(crate) async fn next(&mut self, is_wanted: impl Fn(&str) -> bool) -> Option<String> {
         match self {
             Self::Single(_, stream) => {

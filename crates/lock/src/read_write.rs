@@ -49,16 +49,16 @@ impl ReadWriteLock {
         Self { locks, name: name.to_owned() }
     }
 
-    /// Returns the lock with these options.
+    /// Returns a lock with the same name and these options.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self { locks: self.locks.with(options), ..self.clone() }
     }
 
-    /// Acquires the lock for reading, waiting as long as the options say.
+    /// Acquires the lock for reading, and waits as long as the options say.
     ///
     /// # Errors
-    /// As [`Lock::acquire`](crate::Lock::acquire).
+    /// As for [`Lock::acquire`](crate::Lock::acquire).
     pub async fn read(&self) -> Result<Guard, Error> {
         self.locks.acquire(self.locks.claim(&READ_LOCK_KIND, &self.name, None)?).await
     }
@@ -71,15 +71,15 @@ impl ReadWriteLock {
         self.locks.try_acquire(self.locks.claim(&READ_LOCK_KIND, &self.name, None)?).await
     }
 
-    /// Acquires the lock for writing, waiting as long as the options say.
+    /// Acquires the lock for writing, and waits as long as the options say.
     ///
     /// # Errors
-    /// As [`Lock::acquire`](crate::Lock::acquire).
+    /// As for [`Lock::acquire`](crate::Lock::acquire).
     pub async fn write(&self) -> Result<Guard, Error> {
         self.locks.acquire(self.locks.claim(&WRITE_LOCK_KIND, &self.name, None)?).await
     }
 
-    /// Acquires the lock for writing if no other owner reads or writes.
+    /// Acquires the lock for writing. `None` if another owner reads or writes.
     ///
     /// # Errors
     /// The servers did not give a definite reply.

@@ -1,9 +1,9 @@
 //! A lock on a majority of independent masters (antirez's Redlock algorithm).
 //!
-//! On each master it is a plain `SET key owner NX PX lease`. All masters are queried concurrently with a short timeout.
-//! The lock is held if a majority granted it, and some of the lease remains after subtracting the elapsed time and the
-//! clock drift allowance. Otherwise it is released everywhere and retried after a random delay. Renewals need a
-//! majority as well.
+//! On each master the lock is a plain `SET key owner NX PX lease`. All masters are queried concurrently with a short
+//! timeout. The lock is held if a majority granted it, and some of the lease remains after subtracting the elapsed time
+//! and the clock drift allowance. Otherwise the lock is released everywhere and retried after a random delay. Renewals
+//! need a majority as well.
 //!
 //! Fencing: each master returns a token, the largest counts, and a majority records it before the lock counts as held.
 //! Every later majority shares a master with this one, so its token is larger.
@@ -17,7 +17,7 @@ use crate::script::{PLAIN_EXTEND, PLAIN_LOCK, PLAIN_RELEASE};
 use crate::wakeups::WakeMode;
 use crate::{Error, Guard, Locks, Options, Server};
 
-/// Default timeout per request, far below any lease.
+/// Timeout per request if the caller does not set another one. It is far below any lease.
 const SERVER_TIMEOUT: Duration = Duration::from_millis(200);
 
 static PLAIN_LOCK_KIND: LockKind = LockKind {
@@ -81,7 +81,7 @@ impl Redlock {
         Ok(Self { servers: Arc::new(all), options: Options::default() })
     }
 
-    /// Returns a handle with these options.
+    /// Returns a handle on the same masters with these options.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self { options, ..self.clone() }
@@ -107,7 +107,7 @@ impl Redlock {
         }
     }
 
-    /// Waits until all guards dropped so far are released.
+    /// Waits until all guards dropped so far are released. Call it before the runtime ends.
     pub async fn wait_for_releases(&self) {
         self.servers[0].wait_for_releases().await;
     }

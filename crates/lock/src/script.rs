@@ -1,4 +1,4 @@
-//! Lua scripts. They are sent by hash, and as text if the server does not know the hash.
+//! Lua scripts. A script is called by its hash, and sent as text if the server does not know the hash.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ impl Script {
         Self { source, hash: redis::Script::new(source).get_hash().to_owned() }
     }
 
-    /// The command that runs the script: EVALSHA, or EVAL with the full text.
+    /// Returns the command that runs the script: EVALSHA, or EVAL with the full text.
     pub(crate) fn command(&self, call: &Call, full_text: bool) -> Cmd {
         let mut command = if full_text { redis::cmd("EVAL") } else { redis::cmd("EVALSHA") };
         command.arg(if full_text { self.source } else { &self.hash });
@@ -25,7 +25,7 @@ impl Script {
     }
 }
 
-/// A script call with keys and arguments.
+/// A script with the keys and arguments for one call.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) script: &'static LazyLock<Script>,

@@ -1,4 +1,4 @@
-//! Semaphores.
+//! Semaphores, which limit the number of concurrent holders.
 
 use crate::claim::LockKind;
 use crate::script::{PERMIT, PERMIT_EXTEND, PERMIT_RELEASE};
@@ -37,21 +37,21 @@ impl Semaphore {
         Self { locks, name: name.to_owned(), limit }
     }
 
-    /// Returns the semaphore with these options.
+    /// Returns a semaphore with the same name and limit, and these options.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self { locks: self.locks.with(options), ..self.clone() }
     }
 
-    /// Acquires a permit, waiting as long as the options say.
+    /// Acquires a permit, and waits as long as the options say.
     ///
     /// # Errors
-    /// As [`Lock::acquire`](crate::Lock::acquire).
+    /// As for [`Lock::acquire`](crate::Lock::acquire).
     pub async fn acquire(&self) -> Result<Guard, Error> {
         self.locks.acquire(self.locks.claim(&PERMIT_LOCK_KIND, &self.name, Some(self.limit))?).await
     }
 
-    /// Acquires a permit if one is free.
+    /// Acquires a permit. `None` if no permit is free.
     ///
     /// # Errors
     /// The servers did not give a definite reply.

@@ -34,18 +34,19 @@ pub enum Server {
     /// A master behind Sentinel: `redis+sentinel://[user:password@]host[:port],.../name[/database]`. User and password
     /// are for the master.
     Sentinel {
-        /// The sentinels; one of them must be reachable.
+        /// The addresses of sentinels, at least one of which must be reachable.
         sentinels: Vec<ConnectionInfo>,
         /// The master's name in the Sentinel configuration.
         name: String,
-        /// Settings for connections to the master; the address in them is not used.
+        /// Settings for connections to the master. Its address is not used, because the sentinels report the current
+        /// one.
         master: ConnectionInfo,
     },
-    /// A cluster: `redis+cluster://[user:password@]host[:port],...`
+    /// A cluster: `redis+cluster://[user:password@]host[:port],...`. The nodes listed here are used to find the others.
     Cluster(Vec<ConnectionInfo>),
 }
 
-/// Omits passwords.
+/// Passwords are left out, so that they do not appear in logs.
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |nodes: &[ConnectionInfo]| {
@@ -62,7 +63,6 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Whether the servers form a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
@@ -108,11 +108,11 @@ impl FromStr for Server {
 }
 
 fn has_port(host: &str) -> bool {
-    // IPv6 addresses are in brackets.
+    // An IPv6 address is in brackets and contains colons itself.
     host.rsplit(']').next().is_some_and(|end| end.contains(':'))
 }
 
-/// Splits off `user:password@`.
+/// Splits `user:password@` off the beginning of an address.
 fn split_credentials(text: &str) -> (&str, &str) {
     text.rfind('@').map_or(("", text), |at| text.split_at(at + 1))
 }

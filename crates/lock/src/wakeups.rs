@@ -1,7 +1,7 @@
 //! Wakes waiters when a lock is released.
 //!
 //! One Pub/Sub connection serves all waiters of a [`crate::Locks`]. Messages are only hints: a waiter retries anyway
-//! when the lease ends. So messages may be lost, and after a reconnect all waiters retry.
+//! when the lease ends. So lost messages do no harm, and after a reconnect all waiters retry.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,16 +13,16 @@ use tokio::time::{Instant, timeout};
 use crate::link::ServerLink;
 use crate::pubsub::PubSubConnection;
 
-/// Interval for checking an idle connection, since a dead peer goes unnoticed otherwise.
+/// How often an idle connection is checked, since a dead peer goes unnoticed otherwise.
 const PING_INTERVAL: Duration = Duration::from_secs(3);
 const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 
-/// The waiters of one channel.
+/// What wakes the waiters of one channel.
 #[derive(Debug)]
 struct WaitChannel {
-    /// Number of messages so far.
+    /// The number of messages so far. A change wakes all waiters.
     messages: watch::Sender<u64>,
-    /// Wakes one waiter, or another one if that waiter gives up at this moment.
+    /// Wakes one waiter. If that waiter gives up at this moment, another one is woken.
     next_waiter: Notify,
 }
 
@@ -49,7 +49,7 @@ impl SharedChannels {
     }
 }
 
-/// The channels with waiters. The listener task ends when this is dropped.
+/// The channels that have waiters. When this value is dropped, the listener task ends.
 #[derive(Debug)]
 pub(crate) struct Wakeups {
     shared: Arc<SharedChannels>,
@@ -60,7 +60,7 @@ pub(crate) struct Wakeups {
 /// Which waiters a message wakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WakeMode {
-    /// One waiter of this process: it acquires the free lock, and its release is the next message.
+    /// Only one waiter of this process. That waiter acquires the free lock, and its release is the next message.
     One,
     /// All waiters, because the server decides which one gets the lock.
     All,
@@ -80,7 +80,7 @@ impl Subscription {
     pub(crate) async fn wait_for_wakeup(&mut self) {
         match self.wake {
             WakeMode::One => self.channel.next_waiter.notified().await,
-            // Cannot fail, as `self` keeps the sender alive.
+            // This cannot fail, as `self` keeps the sender alive.
             WakeMode::All => drop(self.messages.changed().await),
         }
     }
@@ -98,7 +98,7 @@ impl Wakeups {
         Self { shared: Arc::new(shared), link, started: std::sync::Once::new() }
     }
 
-    /// Subscribes to a channel. The first wakeup follows once the server has confirmed.
+    /// Subscribes to a channel. The first wakeup follows once the server has confirmed the subscription.
     pub(crate) fn subscribe(&self, channel: &str, wake: WakeMode) -> Subscription {
         self.started.call_once(|| {
             tokio::spawn(run_listener(Arc::downgrade(&self.shared), self.link.clone()));
@@ -114,7 +114,7 @@ impl Wakeups {
 
 impl Drop for Wakeups {
     fn drop(&mut self) {
-        // Lets the listener task notice that no waiter is left.
+        // Wake the listener task, so that it unsubscribes if no waiter is left.
         self.shared.changed.notify_one();
     }
 }

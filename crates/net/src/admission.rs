@@ -35,7 +35,7 @@ impl NetworkContext {
         let old = std::mem::take(&mut *self.listeners.tcp.lock());
         for (_, task) in old {
             task.abort();
-            // The socket closes when the task ends.
+            // Wait until the accept task has ended and its socket is closed.
             let _ = task.await;
         }
         let backlog = values[keys::TCP_BACKLOG];
@@ -62,7 +62,7 @@ impl NetworkContext {
         Ok(())
     }
 
-    /// Describes each listener for INFO, one line per listener.
+    /// Returns one line per listener for INFO.
     pub fn listener_lines(&self) -> Vec<String> {
         let values = self.config.values();
         let ports = ListenPorts::from_values(&values);
@@ -103,7 +103,8 @@ fn admit_client(network: &NetworkContext, mut stream: Stream, peer: Option<IpAdd
     };
     if let Some(text) = refusal {
         network.stats.connections_rejected.fetch_add(1, Ordering::Relaxed);
-        // Best effort: the server does not wait for the socket, and does not do a TLS handshake to reject a client.
+        // Send the reply only if the socket takes it at once. A client is not worth a TLS handshake just to be
+        // rejected.
         if !matches!(stream, Stream::Tls(_)) {
             stream.write_now(text.as_bytes());
         }

@@ -14,32 +14,32 @@ use crate::tls::Tls;
 use crate::traffic::Traffic;
 use crate::worker_pool::WorkerPool;
 
-/// State that the listeners share with the connections they accept.
+/// Network state that the listeners share with the connections they accept.
 #[derive(Debug)]
 pub struct NetworkContext {
     pub(super) config: Arc<Config>,
-    /// Needed to check whether the default user has a password.
+    /// The engine, which knows whether the default user has a password.
     pub(super) engine: Arc<Engine>,
-    /// TLS settings for both incoming and outgoing connections.
+    /// TLS settings for incoming and outgoing connections.
     pub tls: Arc<Tls>,
-    /// Client limits from the configuration.
+    /// Limits from the configuration, which CONFIG SET can change.
     pub limits: ClientLimits,
-    /// Counters for INFO.
+    /// Network counters shown in INFO.
     pub stats: NetworkStats,
-    /// Number of connected clients.
+    /// Number of connected clients, including those still in a TLS handshake.
     pub connected: AtomicUsize,
-    /// The listening sockets.
+    /// The listening sockets, which CONFIG SET can replace.
     pub listeners: Listeners,
-    /// The threads that serve clients.
+    /// The worker threads that serve clients.
     pub worker_pool: WorkerPool,
-    /// Woken by incoming traffic, so that periodic work runs at full rate.
+    /// The tick of periodic work. Incoming traffic wakes it from its idle rate.
     pub tick: Arc<AdaptiveTick>,
-    /// Traffic counters, one set per thread.
+    /// Traffic counters, one set per thread. Sums over all sets give the server's traffic.
     pub traffic: Mutex<Vec<Arc<Traffic>>>,
 }
 
 impl NetworkContext {
-    /// Creates the state without listeners and threads.
+    /// Creates the state without listeners and threads. [`ClientLimits::configure`] sets the limits later.
     pub fn new(config: Arc<Config>, engine: Arc<Engine>) -> Self {
         Self {
             config,
@@ -66,27 +66,27 @@ impl NetworkContext {
 /// Network counters that are shared by all threads.
 #[derive(Debug, Default)]
 pub struct NetworkStats {
-    /// Accepted clients, including those rejected later.
+    /// Number of accepted connections, including those that were rejected.
     pub connections_received: AtomicU64,
-    /// Clients rejected on admission.
+    /// Number of clients rejected because of `maxclients` or protected mode.
     pub connections_rejected: AtomicU64,
-    /// Clients closed because their query buffer exceeded its limit.
+    /// Number of clients closed because their query buffer exceeded its limit.
     pub query_limit_disconnections: AtomicU64,
-    /// Clients closed because their output buffer exceeded its limit.
+    /// Number of clients closed because their output buffer exceeded its limit.
     pub output_limit_disconnections: AtomicU64,
     /// Number of cluster bus links, updated by the cluster driver.
     pub bus_links: AtomicUsize,
-    /// Bytes queued for sending on the cluster bus links.
+    /// Number of bytes queued for sending on the cluster bus links.
     pub bus_bytes: AtomicUsize,
     busiest: Mutex<BusiestClient>,
 }
 
-/// The client that used the most worker time in the last sampling period.
+/// The client that used the most worker time in a sampling period.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BusiestClient {
     /// The client id, or 0 if no client did any work.
     pub id: u64,
-    /// Share of the period's time, in thousandths.
+    /// The client's share of one worker's time in the period, in thousandths.
     pub permille: u64,
 }
 
@@ -99,7 +99,7 @@ impl NetworkStats {
         *self.busiest.lock() = BusiestClient { id, permille: permille.min(1000) };
     }
 
-    /// The busiest client of the last complete sampling period.
+    /// Returns the busiest client of the last complete sampling period.
     pub fn busiest_client(&self) -> BusiestClient {
         *self.busiest.lock()
     }
@@ -110,11 +110,11 @@ impl NetworkStats {
 pub struct ClientLimits {
     /// Maximum size of an incomplete request, in bytes.
     pub query_buffer: AtomicUsize,
-    /// Output buffer limit of normal clients.
+    /// Output buffer limit of clients that are not subscribers.
     normal: OutputLimit,
     /// Output buffer limit of subscribers.
     pubsub: OutputLimit,
-    /// Maximum number of clients.
+    /// Maximum number of clients (`maxclients`).
     pub clients: AtomicUsize,
 }
 
@@ -142,9 +142,9 @@ impl ClientLimits {
 /// disables a limit.
 #[derive(Debug, Default)]
 pub struct OutputLimit {
-    /// Hard limit in bytes.
+    /// Hard limit in bytes; 0 disables it.
     pub hard: AtomicUsize,
-    /// Soft limit in bytes.
+    /// Soft limit in bytes; 0 disables it.
     pub soft: AtomicUsize,
     pub(crate) seconds: AtomicU64,
 }
@@ -156,7 +156,8 @@ impl OutputLimit {
         self.seconds.store(limit.soft_duration.as_secs(), Ordering::Relaxed);
     }
 
-    /// Whether the soft limit has been exceeded since `since` (milliseconds), and thus for longer than allowed.
+    /// Returns whether output has exceeded the soft limit since `since` (wall clock milliseconds) for longer than
+    /// allowed.
     pub fn is_soft_limit_exceeded(&self, since: i64, now: Millis) -> bool {
         let allowed = i64::try_from(self.seconds.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
         self.soft.load(Ordering::Relaxed) > 0 && now.0.saturating_sub(since) > allowed.saturating_mul(1000)

@@ -5,12 +5,12 @@ use crate::transport::Socket;
 /// The socket of a detached connection together with its unprocessed bytes.
 #[derive(Debug)]
 pub struct DetachedConnection {
-    /// Registered with no event loop.
+    /// The socket, registered with no event loop, so that any thread can open it.
     pub socket: Socket,
-    /// The peer's address.
+    /// The peer's IP address, or `unixsocket`.
     pub address: String,
-    /// Bytes that were read but not executed.
+    /// Bytes that were read but not executed. They come before any byte still in the socket.
     pub input: Vec<u8>,
-    /// Replies that have not been sent yet.
+    /// Replies that must be sent before anything else.
     pub unsent: Vec<u8>,
 }

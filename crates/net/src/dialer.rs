@@ -15,10 +15,10 @@ use super::transport::{SocketOptions, Stream};
 /// Opens outgoing connections with the configured source address, socket options and TLS.
 #[derive(Debug, Clone)]
 pub struct Dialer {
-    /// `bind-source-addr`. As in Redis, connections without it are the fallback if it cannot be bound.
+    /// `bind-source-addr`. If this address cannot be bound, connections are made without it, as in Redis.
     source: Option<Text>,
     options: SocketOptions,
-    /// `None` for plain TCP.
+    /// The TLS configuration; `None` for plain TCP.
     tls: Option<Arc<ClientConfig>>,
 }
 
@@ -37,7 +37,7 @@ pub enum DialError {
 }
 
 impl DialError {
-    /// Whether the host is up but no process listens on the port.
+    /// Returns true for [`DialError::Refused`], which proves that no process listens on the port.
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Refused)
     }
@@ -59,7 +59,7 @@ impl Dialer {
         Self { source: config.get(keys::BIND_SOURCE_ADDR), options: SocketOptions::new(config), tls: None }
     }
 
-    /// Creates a dialer that uses TLS if the given parameter is set (`tls-replication`, `tls-cluster`).
+    /// Creates a dialer that uses TLS if the parameter `switch` is set (`tls-replication` or `tls-cluster`).
     pub fn with_link_tls(config: &Config, tls: &Tls, switch: Key<bool>) -> Self {
         let tls = if config.get(switch) { tls.client_config() } else { None };
         Self { tls, ..Self::new(config) }
@@ -68,11 +68,11 @@ impl Dialer {
     /// Connects to the first address that accepts, within `timeout` in total.
     ///
     /// # Errors
-    /// No address could be connected to; returns the last error.
+    /// If no address accepts; returns the last error.
     pub async fn dial(&self, to: impl ToSocketAddrs, timeout: Duration) -> Result<Stream, DialError> {
         let connected = tokio::time::timeout(timeout, self.connect_and_handshake(to)).await;
         let stream = connected.map_err(|_| DialError::TimedOut)??;
-        // The options only improve latency, so failure is not fatal.
+        // The options only improve latency, so a failure is only logged.
         if let Err(error) = stream.set_options(self.options) {
             tracing::debug!("Cannot set the socket options of an outgoing connection: {error}");
         }
@@ -117,7 +117,7 @@ impl Dialer {
     }
 }
 
-/// Resolves `source` to an address of the requested family.
+/// Resolves `source` to an address of the requested IP version.
 async fn source_address(source: &str, ipv6: bool) -> io::Result<IpAddr> {
     let mut addresses = lookup_host((source, 0)).await?.map(|address| address.ip());
     addresses.find(|ip| ip.is_ipv6() == ipv6).ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
@@ -137,7 +137,7 @@ mod tests {
         Dialer::new(&config)
     }
 
-    /// For instance, a firewall may let a node out by one of its addresses only.
+    /// The source address matters where, for instance, a firewall lets only one of a node's addresses through.
     #[tokio::test]
     async fn connections_come_from_the_configured_address() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -156,7 +156,7 @@ mod tests {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let dialer = Dialer::new(&Config::default());
         assert!(dialer.dial(free, TEST_TIMEOUT).await.unwrap_err().is_refused());
-        // A full accept queue leaves further connection attempts hanging.
+        // While the accept queue is full, further connection attempts hang.
         let full = TcpSocket::new_v4().unwrap();
         full.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let full = full.listen(0).unwrap();

@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 
 use crate::transport::Socket;
 
-/// Values as in Redis (`MIGRATE_SOCKET_CACHE_ITEMS`, `MIGRATE_SOCKET_CACHE_TTL`).
+/// Maximum number of idle links and how long each is kept, as in Redis (`MIGRATE_SOCKET_CACHE_ITEMS`,
+/// `MIGRATE_SOCKET_CACHE_TTL`).
 const MAX_IDLE_LINKS: usize = 64;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -22,12 +23,12 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct LinkPool(Mutex<BTreeMap<Destination, (Socket, Instant)>>);
 
 impl LinkPool {
-    /// Closes links that have been idle for too long.
+    /// Closes links that have been idle for longer than ten seconds.
     pub fn close_expired(&self, now: Instant) {
         self.0.lock().retain(|_, (_, since)| *since + IDLE_TIMEOUT > now);
     }
 
-    /// Number of idle links.
+    /// Returns the number of idle links, which INFO shows.
     pub fn idle_count(&self) -> usize {
         self.0.lock().len()
     }

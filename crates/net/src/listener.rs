@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::transport::Listener;
 
-/// How long to wait for a stopping process to release its ports.
+/// How long to wait for a stopping server process to release its ports.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -52,7 +52,7 @@ pub(crate) fn bind_available(addresses: &[Text], port: u16, backlog: i32) -> Res
 /// Like [`bind`], for use at startup. `description` names the purpose of the port in the error text.
 ///
 /// # Errors
-/// As [`bind`], worded as the last line of the log.
+/// As for [`bind`], with a text that is suitable as the last line of the log.
 pub fn bind_at_startup(
     addresses: &[Text],
     port: u16,
@@ -65,8 +65,8 @@ pub fn bind_at_startup(
     })
 }
 
-/// Waits up to two seconds until the ports are free. A process that has replied to SHUTDOWN holds its sockets for a
-/// moment longer.
+/// Waits up to two seconds until the ports are free. A process that has replied to SHUTDOWN keeps its sockets for a
+/// short time.
 pub async fn wait_until_free(addresses: &[Text], ports: &[u16]) {
     let until = tokio::time::Instant::now() + RELEASE_TIMEOUT;
     let is_in_use = |port: u16| port != 0 && addresses.iter().any(|address| is_in_use(address, port));
@@ -115,57 +115,57 @@ pub(crate) fn bind_unix(path: &str, mode: Option<u32>) -> Result<Listener> {
     Ok(Listener::Unix(UnixListener::from_std(listener)?))
 }
 
-/// The listening sockets for clients, and the event loop that accepts their connections. Listeners can be replaced
-/// while the server runs.
+/// The listening sockets for clients, and the event loop that accepts their connections. CONFIG SET can replace the
+/// listeners while the server runs.
 #[derive(Debug, Default)]
 pub struct Listeners {
     event_loop: OnceLock<EventLoop>,
-    /// The bound addresses with their accept tasks.
+    /// The bound addresses, each with the task that accepts its connections.
     pub(crate) tcp: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
 }
 
 impl Listeners {
-    /// Sets the event loop for accepting connections to the calling one. Called once.
+    /// Makes the calling thread's event loop accept connections. Must be called exactly once.
     pub fn set_event_loop(&self) {
         assert!(self.event_loop.set(EventLoop::current()).is_ok(), "a server has one control thread");
     }
 
-    /// Whether a connection from `local` to `peer` reaches this server itself.
+    /// Returns whether a connection from `local` to `peer` reaches this server itself.
     pub fn is_own_address(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         self.tcp.lock().iter().any(|(bound, _)| connects_to(*bound, local, peer))
     }
 
-    /// Whether any TCP listener is open.
+    /// Returns whether any TCP listener is open.
     pub fn is_listening(&self) -> bool {
         !self.tcp.lock().is_empty()
     }
 
-    /// The control thread's event loop, once it runs.
+    /// Returns the control thread's event loop; `None` before that thread runs.
     pub fn event_loop(&self) -> Option<EventLoop> {
         self.event_loop.get().cloned()
     }
 }
 
-/// Whether a connection from `local` to `peer` reaches a socket of this host bound to `bound`. A socket bound to the
-/// wildcard address is reached through any local address, and such a connection starts at the same address or at the
-/// loopback one.
+/// Returns whether a connection from `local` to `peer` reaches a socket of this host bound to `bound`. A socket bound
+/// to the wildcard address is reached through any local address; in that case the connection's own address is the same
+/// or the loopback address.
 fn connects_to(bound: SocketAddr, local: SocketAddr, peer: SocketAddr) -> bool {
     let (to, from) = (peer.ip().to_canonical(), local.ip().to_canonical());
     let here = if bound.ip().is_unspecified() { to == from || to.is_loopback() } else { to == bound.ip() };
     here && peer.port() == bound.port()
 }
 
-/// The TCP ports for clients; 0 disables a port.
+/// The TCP ports for clients. 0 disables a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListenPorts {
-    /// `port`
+    /// The port for unencrypted connections (`port`).
     pub plain: u16,
-    /// `tls-port`
+    /// The port for TLS connections (`tls-port`).
     pub tls: u16,
 }
 
 impl ListenPorts {
-    /// Reads the ports from the configuration.
+    /// Reads `port` and `tls-port` from the configuration.
     pub fn from_values(values: &Values) -> Self {
         Self { plain: values[keys::PORT], tls: values[keys::TLS_PORT] }
     }

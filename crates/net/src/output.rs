@@ -1,8 +1,8 @@
 //! A client's output buffer.
 //!
 //! Bytes are sent in the order they were written. Replies can be held until the replication log is committed up to an
-//! offset; bytes written after a held reply wait behind it. A hold consists of a [`OutputMark`] and an offset: bytes from the
-//! mark on may be sent once the offset is committed. Held bytes count towards the output buffer limits.
+//! offset; bytes written after a held reply wait behind it. A hold consists of an [`OutputMark`] and an offset: bytes
+//! from the mark on may be sent once the offset is committed. Held bytes count towards the output buffer limits.
 
 use std::collections::VecDeque;
 
@@ -13,11 +13,11 @@ use slot_routing::ReplOffset;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputMark(u64);
 
-/// Pending output in order, with the positions that must wait for a commit.
+/// Pending output in order, and which bytes of it must wait for a commit.
 #[derive(Debug, Default)]
 pub struct Output {
     bytes: ByteQueue,
-    /// Total number of bytes sent so far.
+    /// Number of bytes sent since the connection was opened.
     sent: u64,
     /// `None` if nothing is held, which is the usual case.
     holds: Option<Box<OutputHolds>>,
@@ -44,27 +44,27 @@ impl Output {
         self.bytes.is_empty()
     }
 
-    /// See [`ByteQueue::memory`].
+    /// Bytes of memory used, see [`ByteQueue::memory`].
     pub fn memory(&self) -> usize {
         self.bytes.memory()
     }
 
-    /// See [`ByteQueue::charged_bytes`].
+    /// Bytes counted against the client's limits, see [`ByteQueue::charged_bytes`].
     pub fn charged_bytes(&self) -> usize {
         self.bytes.charged_bytes()
     }
 
-    /// See [`ByteQueue::buffer_limit`].
+    /// The length that the reply buffer may reach within `limit` bytes, see [`ByteQueue::buffer_limit`].
     pub fn buffer_limit(&self, limit: usize) -> usize {
         self.bytes.buffer_limit(limit)
     }
 
-    /// The buffer to append replies to.
+    /// The buffer to append replies to. Do not remove bytes from it.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         self.bytes.buffer()
     }
 
-    /// The queue to append whole messages to.
+    /// The queue for whole messages, such as published messages, which are sent after all earlier replies.
     pub fn queue(&mut self) -> &mut ByteQueue {
         &mut self.bytes
     }
@@ -106,7 +106,7 @@ impl Output {
     /// Holds all bytes from `from` on until the log is committed up to `until`.
     pub fn hold_from(&mut self, from: OutputMark, until: ReplOffset) {
         if from == self.mark() {
-            // There was no reply (CLIENT REPLY OFF).
+            // CLIENT REPLY OFF suppressed the reply, so there is nothing to hold.
             return;
         }
         let holds = &mut self.holds.get_or_insert_with(|| Box::new(OutputHolds(VecDeque::new()))).0;
@@ -115,17 +115,17 @@ impl Output {
         }
     }
 
-    /// The offset that must be committed before more bytes can be sent.
+    /// The offset that must be committed before more bytes can be sent; `None` if nothing is held.
     pub fn first_held_offset(&self) -> Option<ReplOffset> {
         self.holds.as_ref().map(|holds| holds.0[0].offset)
     }
 
-    /// The offset that must be committed before all pending bytes can be sent.
+    /// The offset that must be committed before all pending bytes can be sent; `None` if nothing is held.
     pub fn last_held_offset(&self) -> Option<ReplOffset> {
         self.holds.as_ref().and_then(|holds| holds.0.back()).map(|last| last.offset)
     }
 
-    /// Releases the holds up to the offset `committed`.
+    /// Releases the holds whose offsets are at most `committed`.
     pub fn release_until(&mut self, committed: ReplOffset) {
         let Some(holds) = &mut self.holds else { return };
         while holds.0.front().is_some_and(|hold| hold.offset <= committed) {
@@ -136,7 +136,7 @@ impl Output {
         }
     }
 
-    /// Takes all pending bytes. Nothing may be held.
+    /// Takes all pending bytes. No byte may be held.
     pub fn take_all(&mut self) -> Vec<u8> {
         debug_assert!(self.holds.is_none(), "the caller would lose the holds");
         let mut waiting = Vec::with_capacity(self.len());

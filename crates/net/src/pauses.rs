@@ -25,17 +25,17 @@ impl PauseGate {
         Self { engine, ended }
     }
 
-    /// Waits until a pause or hold has ended since the caller read [`Pauses::ended_count`] as `ends`. The command may still be
-    /// paused for another reason.
+    /// Waits until a pause or hold has ended since the caller read [`Pauses::ended_count`] as `ends`. When this
+    /// returns, the command may still be paused for another reason.
     ///
-    /// [`Pauses::ended_count`]: engine::Pauses::ends
+    /// [`Pauses::ended_count`]: engine::Pauses::ended_count
     pub async fn wait_for_end_after(&self, ends: u64) {
         let pauses = &self.engine.pauses;
         self.wait_until(|next| pauses.ended_count() != ends || next.is_none() && !pauses.has_paused_slots())
             .await;
     }
 
-    /// Waits until no pause is active. Slots may still be held.
+    /// Waits until no pause is active. Individual slots may still be held.
     pub async fn wait_until_unpaused(&self) {
         self.wait_until(|next| next.is_none()).await;
     }
@@ -75,7 +75,7 @@ impl PauseGate {
         self.pause_writes(PausePurpose::Shutdown, Millis(i64::MAX));
     }
 
-    /// Ends the pause after a cancelled shutdown.
+    /// Ends the pause after the shutdown was cancelled, and wakes the paused commands.
     pub fn resume_after_shutdown(&self) {
         self.resume(PausePurpose::Shutdown);
     }
@@ -85,7 +85,7 @@ impl PauseGate {
         self.engine.pause_slot_writes(slot)
     }
 
-    /// Releases a held slot.
+    /// Releases a slot held by [`PauseGate::hold_slot`], and wakes the paused commands.
     pub fn free_slot(&self, slot: Slot) {
         self.engine.resume_slot_writes(slot);
     }
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(wakes(), 1);
         assert!(over.as_mut().poll(&mut context).is_ready());
 
-        // Both return at once: one pause ended earlier, and none is active now.
+        // Both calls return at once: one pause has ended already, and none is active now.
         gate.wait_for_end_after(ends).await;
         gate.wait_for_end_after(engine.pauses.ended_count()).await;
     }

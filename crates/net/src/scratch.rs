@@ -9,19 +9,19 @@ use resp::Batch;
 use crate::context::NetworkContext;
 use crate::traffic::Traffic;
 
-/// Size of the read buffer. Shared by the thread's connections, so idle connections need no buffer.
+/// Size in bytes of the read buffer. The thread's connections share it, so idle connections need no buffer.
 const READ_SIZE: usize = 64 * 1024;
 
-/// The scratch memory of one thread.
+/// Memory that all connections of one thread use in turn.
 #[derive(Debug)]
 pub struct Scratch {
-    /// The thread's context for running commands.
+    /// The thread's context for running commands in the engine.
     pub worker: Worker,
-    /// The thread's traffic counters.
+    /// The thread's traffic counters, which other threads only read.
     pub traffic: Arc<Traffic>,
-    /// The buffer that sockets are read into.
+    /// Sockets are read into this buffer.
     pub read_buffer: Box<[u8]>,
-    /// The parsed requests.
+    /// The requests parsed from the last read.
     pub batch: Batch,
     /// Replies, until they are sent or moved to the connection's output buffer.
     pub replies: Vec<u8>,
@@ -31,12 +31,12 @@ thread_local! {
     static SCRATCH: RefCell<Option<Scratch>> = const { RefCell::new(None) };
 }
 
-/// Runs `f` with the calling thread's scratch memory.
+/// Runs `f` with the calling thread's scratch memory. Calls must not be nested.
 pub fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| f(scratch.as_mut().expect("connections run on worker threads only")))
 }
 
-/// Sets up the calling thread for running commands.
+/// Prepares the calling thread for running commands. Must be called before [`with_scratch`].
 pub fn install_scratch(engine: &Engine, network: &NetworkContext) {
     SCRATCH.set(Some(Scratch {
         worker: engine.worker(process::time::nanos).with_allocator_stats(process::memory::HEAP_COUNTER),

@@ -34,16 +34,16 @@ use tokio::net::TcpStream;
 
 pub use settings::{PreviousTls, Tls, TlsPeers};
 
-/// Timeout for the TLS handshake.
+/// A peer that takes longer than this for the TLS handshake is disconnected.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Upper bound for bytes buffered by rustls for a slow peer.
+/// Upper bound in bytes for data that rustls buffers for a slow peer.
 const BUFFER_LIMIT: usize = 64 * 1024;
 
 /// A TLS connection registered with its thread's event loop.
 #[derive(Debug)]
 pub struct TlsStream {
     pub(crate) tcp: TcpStream,
-    /// Uncontended: only the stream's own task locks it.
+    /// The lock is never contended, because only the stream's own task takes it.
     session: Mutex<Connection>,
 }
 
@@ -111,7 +111,7 @@ fn poll_read_records(
         Err(error) => return Poll::Ready(Err(error)),
     }
     session.process_new_packets().map_err(|error| {
-        // Best effort: sends the TLS alert that explains the error.
+        // Send the TLS alert that explains the error to the peer. The connection ends in any case.
         let _ = flush(tcp, session);
         io::Error::new(io::ErrorKind::InvalidData, error)
     })?;
@@ -209,11 +209,11 @@ impl TlsStream {
         Pin::new(&mut self.tcp).poll_shutdown(context)
     }
 
-    /// Sends a close_notify alert, if the socket takes it at once.
+    /// Sends a close_notify alert if the socket takes it at once.
     pub(crate) fn send_close_notify(&mut self) {
         let session = self.session.get_mut();
         session.send_close_notify();
-        // An error shows again on the next read.
+        // The next read reports the same error.
         let _ = flush(&self.tcp, session);
     }
 
@@ -234,7 +234,7 @@ impl TlsStream {
         if flush(&self.tcp, session)? { encrypt_and_send(&self.tcp, session, bytes) } else { Ok(0) }
     }
 
-    /// Returns the names in this field of the peer's certificate, if there is one.
+    /// Returns the names in `field` of the peer's certificate. Empty if there is no certificate.
     pub(crate) fn peer_names(&self, field: TlsUserField) -> Vec<String> {
         let names = match field {
             TlsUserField::Off => return Vec::new(),

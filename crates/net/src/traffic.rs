@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use process::adaptive_tick::AdaptiveTick;
 
-/// Traffic counters of one thread. Only that thread writes them.
+/// Socket traffic of one thread. Only that thread writes the counters; others read them for INFO.
 #[derive(Debug)]
 pub struct Traffic {
     tick: Arc<AdaptiveTick>,
-    /// Bytes read from the sockets of this thread.
+    /// Number of bytes read from this thread's sockets.
     pub bytes_read: AtomicU64,
-    /// Bytes written to the sockets of this thread.
+    /// Number of bytes written to this thread's sockets.
     pub bytes_written: AtomicU64,
     /// Number of reads that returned data.
     pub reads: AtomicU64,
-    /// Number of write calls, including partial ones.
+    /// Number of successful write calls, including those that wrote only a part.
     pub writes: AtomicU64,
 }
 
@@ -38,14 +38,14 @@ impl Traffic {
         increment(&self.bytes_read, bytes as u64);
     }
 
-    /// Counts a write of `bytes` bytes.
+    /// Counts one write call of `bytes` bytes.
     pub fn count_write(&self, bytes: usize) {
         increment(&self.writes, 1);
         increment(&self.bytes_written, bytes as u64);
     }
 }
 
-/// Increments a counter without an atomic read-modify-write: only the calling thread writes it.
+/// Increments a counter without an atomic read-modify-write, which is safe because only the calling thread writes it.
 fn increment(counter: &AtomicU64, amount: u64) {
     counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
 }

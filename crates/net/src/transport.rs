@@ -23,33 +23,33 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::tls::{Tls, TlsPeers, TlsSocket, TlsStream};
 
-/// Delay before the next accept after an error, for instance when no file descriptors are left.
+/// Delay before the next accept after an error, for instance when there are no file descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// Unanswered keepalive probes before the connection is closed (3, as in Redis).
+/// Number of unanswered keepalive probes after which the connection is closed (3, as in Redis).
 const KEEPALIVE_PROBES: u32 = 3;
 
 /// A connection that is registered with no event loop.
 #[derive(Debug)]
 pub enum Socket {
-    /// TCP, unencrypted.
+    /// An unencrypted TCP connection.
     Tcp(std::net::TcpStream),
-    /// TLS over TCP.
+    /// A TLS connection over TCP.
     // Boxed because it is much larger than the other variants.
     Tls(Box<TlsSocket>),
-    /// A unix socket.
+    /// A connection over a unix socket.
     Unix(std::os::unix::net::UnixStream),
 }
 
-/// A connection registered with its thread's event loop.
+/// A connection that is registered with its thread's event loop.
 #[derive(Debug)]
 pub enum Stream {
-    /// TCP, unencrypted.
+    /// An unencrypted TCP connection.
     Tcp(TcpStream),
-    /// TLS over TCP.
+    /// A TLS connection over TCP.
     Tls(Box<TlsStream>),
-    /// A unix socket.
+    /// A connection over a unix socket.
     Unix(UnixStream),
-    /// The socket has been moved out. Reads return end of file, and writes fail with a broken pipe.
+    /// The socket has been moved out. Reads return the end of the stream, and writes fail with a broken pipe.
     Detached,
 }
 
@@ -63,7 +63,7 @@ pub struct SocketOptions {
 }
 
 impl SocketOptions {
-    /// The options for client connections and for outgoing connections.
+    /// Reads the options for client connections and outgoing connections from the configuration.
     pub fn new(config: &Config) -> Self {
         Self {
             nodelay: true,
@@ -73,7 +73,7 @@ impl SocketOptions {
 }
 
 impl Socket {
-    /// Whether the connection is open and has no data to read.
+    /// Returns whether the connection is open and has no data to read.
     pub(crate) fn is_idle(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
         let peeked = match self {
@@ -132,7 +132,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The peer's and the local address. `None` for unix sockets.
+    /// Returns the peer's and the local address, in this order. `None` for unix sockets.
     ///
     /// # Errors
     /// The stream is closed or detached.
@@ -149,7 +149,7 @@ impl Stream {
         }
     }
 
-    /// The connection's endpoints as shown by CLIENT LIST.
+    /// Returns the connection's endpoints as CLIENT LIST shows them.
     ///
     /// # Errors
     /// The stream is closed or detached.
@@ -179,7 +179,7 @@ impl Stream {
         })
     }
 
-    /// Waits until the peer closes its peers, even if unread data is buffered. Waiting for [`Interest::PRIORITY`]
+    /// Waits until the peer closes the connection, even if unread data is buffered. Waiting for [`Interest::PRIORITY`]
     /// reports the hangup without reporting readable data; urgent data is not enabled on these sockets.
     pub async fn closed_by_peer(&self) {
         // An error also means that the peer is gone.
@@ -204,8 +204,8 @@ impl Stream {
         }
     }
 
-    /// Writes without waiting and returns the number of bytes taken, 0 if the peer is slow or gone. A broken connection
-    /// shows on the next read or write.
+    /// Writes without waiting. Returns the number of bytes taken, which is 0 if the peer is slow or gone. The next read
+    /// or write reports a broken connection.
     pub fn write_now(&mut self, bytes: &[u8]) -> usize {
         let written = match self {
             Self::Tcp(stream) => stream.try_write(bytes),
@@ -227,7 +227,7 @@ impl Stream {
         }
     }
 
-    /// Returns the names in this field of the peer's certificate, if there is one.
+    /// Returns the names in `field` of the peer's certificate. Empty without TLS or without a certificate.
     pub fn peer_names(&self, field: TlsUserField) -> Vec<String> {
         match self {
             Self::Tls(stream) => stream.peer_names(field),
@@ -235,7 +235,7 @@ impl Stream {
         }
     }
 
-    /// Sends a TLS close_notify alert. Other connections end by closing the socket.
+    /// Sends a TLS close_notify alert. Does nothing on other connections, which end when the socket is closed.
     pub fn send_close_notify(&mut self) {
         if let Self::Tls(stream) = self {
             stream.send_close_notify();
@@ -287,19 +287,19 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// A listening socket, registered with its thread's event loop.
+/// A listening socket that is registered with its thread's event loop.
 #[derive(Debug)]
 pub enum Listener {
-    /// TCP, unencrypted.
+    /// Accepts unencrypted TCP connections.
     Tcp(TcpListener),
-    /// TLS over TCP, with the configuration for the given peers.
+    /// Accepts TLS connections over TCP, with the configuration for the given peers.
     Tls(TcpListener, Arc<Tls>, TlsPeers),
-    /// A unix socket.
+    /// Accepts connections over a unix socket.
     Unix(UnixListener),
 }
 
 impl Listener {
-    /// The local address. Fails for unix sockets.
+    /// Returns the local address. Fails for unix sockets.
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Tcp(listener) | Self::Tls(listener, ..) => listener.local_addr(),
@@ -315,8 +315,8 @@ impl Listener {
         }
     }
 
-    /// Accepts the next connection, before any TLS handshake, and returns it with the peer's IP address. `purpose` names
-    /// the connection in the log.
+    /// Waits for the next connection and returns it, before any TLS handshake, with the peer's IP address. `purpose`
+    /// names the connection in the log. The address is `None` for unix sockets.
     pub async fn accept(&self, purpose: &str) -> (Stream, Option<IpAddr>) {
         loop {
             let accepted = match self {

@@ -1,9 +1,9 @@
 //! Wakes large numbers of tasks in batches, so that other tasks are not delayed.
 //!
 //! Publishing to a channel with ten thousand subscribers wakes as many tasks. A thread runs tasks in wake order, so a
-//! client that sends a command at that moment would wait for all of them. Therefore only [`MAX_TASKS_PER_BATCH`] tasks are woken
-//! per batch, and the others are queued. A driver task starts the next batch; it is woken after the tasks of the
-//! current batch. A task woken by a socket thus waits for two batches at most.
+//! client that sends a command at that moment would wait for all of them. Therefore only [`MAX_TASKS_PER_BATCH`] tasks
+//! are woken at once, and the others are queued. A driver task starts the next batch; the driver runs after the tasks
+//! of the current batch. A task woken by a socket thus waits for at most two batches.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,9 +13,9 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-/// Tasks woken per batch. One batch takes a few hundred microseconds if each task writes to its socket.
+/// Number of tasks woken per batch. A batch takes a few hundred microseconds if each task writes to its socket.
 const MAX_TASKS_PER_BATCH: usize = 128;
-/// A drained queue shrinks to this capacity.
+/// When the queue is empty, its capacity shrinks to this number of tasks.
 const MAX_RETAINED_CAPACITY: usize = 1024;
 
 /// The wake queue of one thread.
@@ -27,7 +27,7 @@ struct WakeQueue {
     /// Number of tasks woken in the current batch.
     ready: usize,
     pending: VecDeque<Waker>,
-    /// Whether a driver task runs. Without one, all tasks are woken at once.
+    /// Whether a driver task runs. Without a driver, all tasks are woken at once.
     has_driver: bool,
     /// The waker of the driver task while it sleeps.
     driver: Option<Waker>,
@@ -59,7 +59,7 @@ impl WakeBatches {
         }
     }
 
-    /// Runs the driver task, which never completes.
+    /// Runs as the driver task of this queue. Never completes.
     pub async fn run(self: Arc<Self>) {
         self.0.lock().has_driver = true;
         poll_fn(|context| self.poll_run(context)).await;
@@ -77,7 +77,7 @@ impl WakeBatches {
         let next: Vec<Waker> = queue.pending.drain(..count).collect();
         drop(queue);
         next.into_iter().for_each(Waker::wake);
-        // Reschedules this task behind the tasks of this batch.
+        // Wake this driver task again, behind the tasks of this batch.
         context.waker().wake_by_ref();
         Poll::Pending
     }

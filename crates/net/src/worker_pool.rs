@@ -5,8 +5,8 @@
 //! are assigned.
 //!
 //! A worker that runs one command or script for a long time is *stalled* and cannot serve its other connections. It is
-//! *offloaded* ([`WorkerPool::offload_stalled_workers`], or by the worker itself, [`WorkerPool::offload`]): its idle connections move to a
-//! free worker, preferably the standby one. If no worker is free, a spare thread is started.
+//! *offloaded* ([`WorkerPool::offload_stalled_workers`], or by the worker itself, [`WorkerPool::offload_worker`]): its idle
+//! connections move to a free worker, preferably the standby worker. If no worker is free, a spare thread is started.
 
 mod placement;
 
@@ -55,10 +55,10 @@ pub trait MigratingConnection: Send {
     /// Registers the connection with the calling thread's event loop and serves it there.
     fn resume_here(self: Box<Self>);
 
-    /// The number of the owning worker.
+    /// Returns the number of the worker that owns the connection.
     fn owner(&self) -> usize;
 
-    /// Assigns the connection to another worker.
+    /// Assigns the connection to another owning worker.
     fn set_owner(&mut self, owner: usize);
 
     /// Marks the connection as served by a background worker. `is_waiting` selects the background worker where blocking
@@ -72,7 +72,7 @@ pub trait MigratingConnection: Send {
 /// A reference count of the connections that a background worker serves.
 pub type InFlightCount = Arc<()>;
 
-/// A worker's queue and connections, as far as other threads can access them.
+/// The access that other threads have to a worker's queue and connections.
 pub trait Mailbox: Send + Sync {
     /// Takes all queued messages and idle connections.
     fn take_messages(&self) -> Vec<MailboxMessage>;
@@ -81,13 +81,13 @@ pub trait Mailbox: Send + Sync {
     fn request_check(&self);
 }
 
-/// A worker thread with the means to send it connections and to observe it.
+/// A worker thread, with the means to send connections to it and to observe it.
 pub struct WorkerHandle {
     /// Sends messages to the worker.
     pub sender: UnboundedSender<MailboxMessage>,
-    /// Joined when the server stops.
+    /// The thread, which is joined when the server stops.
     pub thread: std::thread::JoinHandle<()>,
-    /// Shows since when the worker has been running its current task.
+    /// Shows when the worker started its current task.
     pub activity: Arc<ThreadActivity>,
     /// The worker's queue and connections.
     pub mailbox: Arc<dyn Mailbox>,
@@ -99,7 +99,7 @@ impl std::fmt::Debug for WorkerHandle {
     }
 }
 
-/// Starts the worker with the given number.
+/// A function that starts the worker with the given number.
 pub type SpawnWorker = Box<dyn Fn(usize) -> std::io::Result<WorkerHandle> + Send + Sync>;
 
 /// The worker threads that serve connections. Empty until the control thread starts them.
@@ -107,7 +107,8 @@ pub type SpawnWorker = Box<dyn Fn(usize) -> std::io::Result<WorkerHandle> + Send
 pub struct WorkerPool(OnceLock<RunningPool>);
 
 struct RunningPool {
-    /// Locked during every send, so that no message reaches a worker after its last look at the queue.
+    /// Locked during every send, so that no message reaches a worker after that worker has emptied its queue for the
+    /// last time.
     pool: Mutex<PooledWorkers>,
     spawn: SpawnWorker,
 }
@@ -116,7 +117,7 @@ struct PooledWorkers {
     workers: Vec<PooledWorker>,
     /// The background workers. The last one only runs commands that wait for locks.
     background: Vec<PooledWorker>,
-    /// Assigns connections to workers.
+    /// Decides which worker serves each connection.
     placement: ConnectionPlacement,
 }
 
@@ -126,7 +127,7 @@ struct PooledWorker {
     activity: Arc<ThreadActivity>,
     mailbox: Arc<dyn Mailbox>,
     stall_detector: StallDetector,
-    /// Counts the connections of a background worker.
+    /// Its reference count tells how many connections the background worker serves.
     in_flight: InFlightCount,
 }
 
@@ -151,7 +152,7 @@ impl PooledWorkers {
         Ok(())
     }
 
-    /// Stops the workers after the first `count`. They have just been started and have no connections.
+    /// Stops the workers after the first `count`. These workers have just been started and have no connections.
     fn truncate(&mut self, count: usize) {
         self.placement.truncate(count);
         // A worker ends when all senders to its queue are dropped. The thread is not joined here: its last actions may
@@ -159,8 +160,8 @@ impl PooledWorkers {
         self.workers.truncate(count);
     }
 
-    /// Sends a connection to the worker that currently serves this owner's connections. Returns `false` if the queue is
-    /// closed.
+    /// Sends a connection to the worker that currently serves the connections of `owner`. Returns `false` if that
+    /// worker's queue is closed.
     fn send(&self, owner: usize, message: MailboxMessage) -> bool {
         // A closed queue means that the server is stopping.
         self.placement.worker_for(owner).is_some_and(|to| self.workers[to].sender.send(message).is_ok())
@@ -179,19 +180,20 @@ impl PooledWorkers {
         if self.placement.first_free().is_none()
             && self.placement.len() <= self.placement.active_count() + MAX_SPARE_WORKERS
         {
-            // If no thread can be started, the connections wait.
+            // If no thread can be started, the connections wait for the stalled worker.
             let _ = self.add_worker(spawn);
         }
         if self.placement.first_free().is_none() {
             return;
         }
         for message in self.workers[number].mailbox.take_messages() {
-            // Connections that this worker served for other stalled workers may return to their owners by now.
+            // This worker may also have served connections of other stalled workers, which may return to their owners
+            // by now.
             self.send(message.owner(), message);
         }
     }
 
-    /// Clears the mark of every stalled worker that has moved on to another task.
+    /// Unmarks every stalled worker that has moved on to another task.
     fn clear_recovered(&mut self) {
         for (number, worker) in self.workers.iter().enumerate() {
             self.placement.clear_if_recovered(number, worker.activity.task_start());
@@ -236,7 +238,7 @@ impl WorkerPool {
         Ok(())
     }
 
-    /// Stops all workers and joins their threads.
+    /// Stops all workers and waits until their threads have ended.
     pub fn join_workers(&self) {
         let Some(running) = self.0.get() else { return };
         let mut pool = running.pool.lock();
@@ -258,12 +260,12 @@ impl WorkerPool {
         pool.send(owner, MailboxMessage::Accepted(socket, owner))
     }
 
-    /// Returns a temporarily moved connection to its owner.
+    /// Sends a connection that another worker served temporarily back to its owner.
     pub fn return_to_owner(&self, client: Box<dyn MigratingConnection>) {
         self.running_pool().pool.lock().return_to_owner(client);
     }
 
-    /// Returns a connection from the background to its owner.
+    /// Sends a connection from a background worker back to its owner.
     pub fn return_from_background(&self, mut client: Box<dyn MigratingConnection>) {
         client.leave_background();
         self.return_to_owner(client);
@@ -283,8 +285,8 @@ impl WorkerPool {
         let Some(worker) = (if is_waiting { Some(waiting) } else { idlest() }) else { return };
         client.enter_background(worker.in_flight.clone(), is_waiting);
         if engine.settings.node_flags().contains(NodeFlags::BUSY) {
-            // A stalled background worker may already have sent its connections away, and would not do so again. Back
-            // at its owner the client gets the BUSY error.
+            // A stalled background worker may already have sent its connections away, and would not do so again. Its
+            // owner replies to the client with the BUSY error.
             client.leave_background();
             pool.return_to_owner(client);
             return;
@@ -296,14 +298,14 @@ impl WorkerPool {
     pub fn offload_worker(&self, number: usize, engine: &Engine) {
         let Some(RunningPool { pool, spawn }) = self.0.get() else { return };
         let mut pool = pool.lock();
-        // Must come first: the moved connections may request locks that the script holds.
+        // The busy flag is updated first, because the moved connections may request locks that the script holds.
         engine.update_busy_flag();
         if let Some(since) = pool.workers.get(number).map(|worker| worker.activity.task_start()) {
             pool.offload_worker(number, since, spawn);
         }
     }
 
-    /// Checks all workers, and offloads the stalled ones. Returns the delay until the next check.
+    /// Checks all workers, and offloads the stalled ones. Returns the delay until the next check is due.
     pub fn offload_stalled_workers(&self, now: u64) -> Duration {
         let Some(RunningPool { pool, spawn }) = self.0.get() else {
             return StallState::Idle.next_check_delay();
@@ -324,7 +326,7 @@ impl WorkerPool {
         worst.next_check_delay()
     }
 
-    /// Updates the busy-script state, and detects workers that have recovered.
+    /// Updates the flag that makes commands fail with BUSY, and detects workers that have recovered.
     pub fn watch_scripts(&self, engine: &Engine) {
         let mut pool = self.0.get().map(|running| running.pool.lock());
         engine.update_busy_flag();
@@ -333,12 +335,12 @@ impl WorkerPool {
         }
     }
 
-    /// Whether any worker is marked as stalled.
+    /// Returns whether any worker is marked as stalled.
     pub fn has_stalled_worker(&self) -> bool {
         self.0.get().is_some_and(|running| running.pool.lock().placement.has_stalled_worker())
     }
 
-    /// A snapshot of the current placement.
+    /// Returns a copy of the current placement.
     pub fn placement(&self) -> ConnectionPlacement {
         self.0.get().map(|running| running.pool.lock().placement.clone()).unwrap_or_default()
     }

@@ -35,22 +35,20 @@ use nodes_file::NodesFile;
 
 type OperatorResult = Result<OperatorReply, OperatorError>;
 
-/// A request of another thread to the driver.
+/// A request of another thread to the [`ClusterTask`](cluster_task::ClusterTask), the driver of the state machine.
 enum DriverRequest {
     Command {
         command: OperatorCommand,
         answer: oneshot::Sender<OperatorResult>,
     },
     RunQuery(Box<dyn FnOnce(&mut ClusterTask) + Send>),
-    /// The replicas have acknowledged a replicated change of a slot, or timed out.
+    /// The replicas have acknowledged a replicated slot change, or the wait for them has timed out.
     ReplicasConfirmed {
         token: u64,
         slot: Slot,
         acknowledged: bool,
     },
-    /// The configuration has changed.
     ConfigChanged,
-    /// A client has published a message.
     Publish {
         publication: Publication,
         queued_bytes: publication_queue::QueuedBytes,
@@ -63,18 +61,17 @@ enum DriverRequest {
 #[derive(Debug)]
 pub(crate) struct SharedGossip {
     pub(crate) gossip: Mutex<Gossip>,
-    /// The traffic counters of its links.
     pub(crate) traffic: Arc<links::TrafficCounters>,
 }
 
-/// The interface to the driver, for all threads.
+/// A handle with which other threads send requests to the driver.
 #[derive(Debug, Clone)]
 pub(crate) struct Cluster {
     requests: mpsc::UnboundedSender<DriverRequest>,
     pub(crate) shared: Arc<SharedGossip>,
 }
 
-/// The state machine before the driver runs.
+/// The state machine and its file, before the driver task exists.
 #[derive(Debug)]
 pub(crate) struct PreparedCluster {
     shared: Arc<SharedGossip>,
@@ -94,7 +91,7 @@ impl std::fmt::Debug for DriverRequest {
     }
 }
 
-/// Locks and reads `nodes.conf`, or creates a new node.
+/// Locks and reads `nodes.conf`. If there is no such file, creates a node with a new id.
 pub(crate) fn prepare_cluster(config: &Config, seed: u64) -> Result<(Cluster, PreparedCluster)> {
     check_bus_protection(config)?;
     let name = config.get(keys::CLUSTER_CONFIG_FILE);
@@ -159,7 +156,7 @@ impl Cluster {
         answered.await.ok()
     }
 
-    /// Waits until everything requested before has been done. `None` while the server stops.
+    /// Waits until the driver has processed all earlier requests. `None` while the server stops.
     pub(crate) async fn wait_for_pending_requests(&self) -> Option<()> {
         self.run_query(|_| ()).await
     }
@@ -171,26 +168,24 @@ impl Cluster {
     ) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         let ask = DriverRequest::RunQuery(Box::new(move |driver| {
-            // The requesting task may have ended.
+            // The receiver is gone if the requesting task has ended.
             let _ = answer.send(query(driver));
         }));
         self.requests.send(ask).ok()?;
         answered.await.ok()
     }
 
-    /// Returns the queue for published messages.
     pub(crate) fn outbox(&self) -> publication_queue::PublicationQueue {
         publication_queue::PublicationQueue::new(self.requests.clone())
     }
 
     fn confirm_replicas(&self, token: u64, slot: Slot, held: bool) {
-        // While the server stops, no thread waits for this.
+        // A send error means that the server is stopping, so nothing waits for the confirmation.
         let _ = self.requests.send(DriverRequest::ReplicasConfirmed { token, slot, acknowledged: held });
     }
 
-    /// Tells the driver that the configuration has changed.
     pub(crate) fn notify_config_change(&self) {
-        // While the server stops, the driver need not know.
+        // A send error means that the server is stopping and the driver has ended.
         let _ = self.requests.send(DriverRequest::ConfigChanged);
     }
 }

@@ -26,7 +26,7 @@ use resp::{Args, Request};
 use crate::connection::Connection;
 use crate::server::Server;
 
-/// Executes a command that the engine has passed on, and writes its reply.
+/// Executes a command that the engine leaves to the node, and writes its reply.
 pub(crate) fn run_command<'a>(
     connection: &'a mut Connection,
     command: NodeCommand,
@@ -86,7 +86,7 @@ async fn dispatch_command(connection: &mut Connection, command: NodeCommand, arg
 }
 
 impl Server {
-    /// CONFIG RESETSTAT, for counters outside of the engine.
+    /// Resets the counters outside of the engine (CONFIG RESETSTAT).
     fn reset_statistics(&self) {
         self.housekeeping.reset_totals();
         self.durability.append_only.reset_counts();
@@ -167,7 +167,7 @@ impl Shell for Server {
     }
 }
 
-/// Converts the result of a command that has replied or failed.
+/// Converts the result for the engine, which writes error replies itself.
 fn convert_result(result: ShellResult) -> Result<CommandOutcome, CommandError> {
     result.map(|()| CommandOutcome::Done).map_err(error_reply)
 }
@@ -193,5 +193,5 @@ fn record_call(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: Ou
     });
 }
 
-/// The result of a command. An error is the reply; `Ok` is replied as +OK if nothing was written.
+/// An error is the text of the error reply. For `Ok`, +OK is sent unless the command has written a reply.
 type ShellResult = Result<(), String>;

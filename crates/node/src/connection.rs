@@ -41,65 +41,65 @@ use self::turn::{Turn, give_way};
 use crate::replication::SessionProfile;
 use crate::server::Server;
 
-/// Requests longer than this double their buffer with each read, by at most `MAX_READ`.
+/// From this many bytes on, an incomplete request doubles its buffer with each read, by at most `MAX_READ`.
 const LONG_REQUEST: usize = 64 * 1024;
 const MAX_READ: usize = 16 * 1024 * 1024;
-/// Once a client has sent this much of a long argument, the rest is allocated at once.
+/// Once a client has sent this many bytes of a long argument, memory for the whole argument is allocated.
 const TRUSTED_PREFIX: usize = 512 * 1024;
 
-/// Replies longer than this are not copied when the rest of a batch must wait.
+/// A reply longer than this is not copied to another buffer if later replies of its batch must wait.
 const LONG_REPLY: usize = 64 * 1024;
 
-/// The maximum number of requests parsed at once. Requests not executed in a time slice are parsed again in the next
-/// one.
+/// The maximum number of requests parsed at once. Requests that do not fit into the time slice are parsed again in the
+/// next one.
 const MAX_PARSED_REQUESTS: usize = 1024;
 
 /// The maximum number of pending output bytes for an unauthenticated client, as in Redis.
 const MAX_UNAUTHENTICATED_OUTPUT: usize = 1024;
 
-/// The waker of a task and the wake batch of its thread.
+/// The waker of a connection's task, and the wake batch of the thread that runs the task.
 type SharedWaker = Mutex<Option<(Waker, Arc<WakeBatches>)>>;
 
-/// The state of a client connection.
+/// A client connection, with everything that is kept while it is idle.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) server: Arc<Server>,
     pub(crate) session: Session,
     stream: Stream,
     parser: Parser,
-    /// Bytes received but not yet executed.
+    /// Received bytes that are not executed yet.
     input: Input,
     turn: Turn,
-    /// Bytes written but not yet sent.
+    /// Replies that are not sent yet.
     pub(crate) output: Output,
     commit: CommitState,
-    /// Wakes the task of this connection; set when the task first runs.
+    /// Wakes the task of this connection. `None` until the task first runs.
     waker: Arc<SharedWaker>,
     has_waker: bool,
-    /// The properties announced by REPLCONF.
+    /// The properties that a replica announced by REPLCONF. `None` for most clients.
     pub(crate) profile: SessionProfile,
     /// Whether `input` may contain complete requests to execute before reading more.
     unrun: bool,
-    /// The last write for which the client was throttled.
+    /// The log offset of the last write for which the client was throttled.
     slowed_after: ReplOffset,
-    /// The worker that serves this connection unless a command keeps it elsewhere.
+    /// The number of the worker that serves this connection unless a command keeps it elsewhere.
     owner: usize,
-    /// Set while a background worker has the connection.
+    /// `Some` while a background worker has the connection.
     in_flight: Option<InFlightCount>,
-    /// The timeout of a blocking command.
+    /// Fires at the timeout of a blocking command.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-/// What replies to the client's writes wait for.
+/// Which commits the replies to the client's writes wait for.
 #[derive(Debug, Default)]
 struct CommitState {
-    /// The history in which the last batch began.
+    /// The replication history in which the last batch began.
     begun_in: HistoryNumber,
     /// [`Session::change_count`] when the changes were last checked.
     change_count: u64,
-    /// The history of the client's last change.
+    /// The replication history of the client's last change.
     changed_in: HistoryNumber,
-    /// The history of the held replies, if there are any.
+    /// The replication history of the held replies, if there are any.
     held_in: HistoryNumber,
 }
 
@@ -107,30 +107,30 @@ struct CommitState {
 pub(crate) enum Event {
     Closed,
     Node(NodeCommand, Request),
-    /// The command waits until a pause ends; the number of pauses that had ended when it began to wait.
+    /// The command must wait until a pause ends. The value is the number of ended pauses when the wait began.
     Paused(u64),
-    /// The command is blocked on keys; the wait continues in later polls.
+    /// The command is blocked on keys. Later polls continue the wait.
     Blocked,
     /// The next command is slow and must run on a background worker.
     Long,
-    /// The next command needs a resource held by another thread and must wait on a background worker.
+    /// The next command needs a resource that another thread holds, and must wait on a background worker.
     Held,
-    /// The slow command has run, and the connection returns from the background.
+    /// The slow command has run, and the connection can leave its background worker.
     Return,
-    /// The client has written and is throttled for this long.
+    /// The client has written, and its next request is delayed for this long.
     Slowed(Duration),
 }
 
-/// Executes a command of the node for a connection and writes its reply.
+/// Executes a command of the node for a connection, and writes its reply.
 pub(crate) type RunInShell =
     for<'a> fn(&'a mut Connection, NodeCommand, &'a Request) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// The result of a wait.
+/// The result of a wait during which the client may disconnect.
 pub(crate) enum Waited<T> {
     Done(T),
-    /// Ended by CLIENT UNBLOCK or by a role change.
+    /// CLIENT UNBLOCK or a role change ended the wait.
     Unblocked(UnblockReason),
-    /// The client has disconnected; nothing more of its input is executed.
+    /// The client has disconnected. The rest of its input is not executed.
     Gone,
 }
 
@@ -172,24 +172,24 @@ impl Connection {
         })
     }
 
-    /// Handles the event that ended a poll, with node commands executed by `run`. Returns whether to continue serving
-    /// the client.
+    /// Handles the event that ended a poll. Commands of the node are executed by `run`. Returns whether to continue
+    /// serving the client.
     pub(crate) async fn attend(&mut self, event: Event, run: RunInShell) -> bool {
         let client = self.session.client().clone();
         match event {
             Event::Closed => return false,
-            // Another client has killed it between its request and now.
+            // Another client may have killed this one after it sent the request.
             Event::Node(..) if client.is_killed() => return false,
             Event::Node(command, request) => tokio::select! {
                 biased;
-                // Boxed, so that the state of such a command does not enlarge every idle connection.
+                // The future is boxed, so that the state of a node command does not enlarge every idle connection.
                 () = Box::pin(self.run_in_shell(command, &request, run)) => {}
                 () = killed(&client) => return false,
             },
             Event::Paused(ends) => {
                 Box::pin(self.wait_for_unpause(ends)).await;
             }
-            // These events move the connection to another thread or keep it in its slot before this is called.
+            // The callers handle these events: the connection moves to another thread or stays in its slot.
             Event::Long | Event::Held | Event::Return | Event::Blocked => {}
             Event::Slowed(time) => {
                 Box::pin(self.wait(tokio::time::sleep(time))).await;
@@ -215,9 +215,10 @@ impl Connection {
         }
     }
 
-    /// Removes the socket from this thread's event loop. The task that served it is woken and finds the slot empty.
+    /// Removes the socket from this thread's event loop. The task that served the connection is woken and finds its
+    /// slot empty.
     pub(crate) fn leave_event_loop(&mut self) -> io::Result<Socket> {
-        // The timer belongs to that event loop.
+        // The waker and the timer belong to the event loop of this thread.
         (self.has_waker, self.deadline) = (false, None);
         if let Some((waker, _)) = self.waker.lock().take() {
             waker.wake();
@@ -239,7 +240,6 @@ impl Connection {
         self.turn.end();
     }
 
-    /// Marks the connection as no longer on a background worker.
     pub(crate) fn leave_background(&mut self) {
         self.session.set_background(BackgroundMode::Offloadable);
         self.session.client().set_in_background(false, process::time::now());
@@ -247,12 +247,10 @@ impl Connection {
         self.in_flight = None;
     }
 
-    /// Returns the worker that serves this connection by default.
     pub(crate) fn owner(&self) -> usize {
         self.owner
     }
 
-    /// Assigns another worker.
     pub(crate) fn set_owner(&mut self, owner: usize) {
         self.owner = owner;
     }
@@ -263,14 +261,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Executes a command of the node, which may take long. Earlier replies are sent first.
+    /// Executes a command of the node, which may wait. Earlier replies are sent first.
     async fn run_in_shell(&mut self, command: NodeCommand, request: &Request, run: RunInShell) {
         if let Some(until) = self.output.last_held_offset()
             && let Waited::Gone = self.wait_for_commit(until).await
         {
             return;
         }
-        // An error will be reported again by the next read.
+        // The next read reports the same error.
         let _ = poll_fn(|context| Poll::Ready(self.poll_send(context))).await;
         let from = self.output.mark();
         self.commit.begun_in = self.server.replication.commit_point.history();
@@ -278,8 +276,8 @@ impl Connection {
         self.hold_uncommitted(from);
     }
 
-    /// Checks the changes of a batch. Closes the connection and returns false if their history ended meanwhile: this node
-    /// is becoming a replica, and the changes may be gone.
+    /// Checks whether the history of a batch's changes has ended, because this node is becoming a replica. In that case
+    /// the changes may be lost: closes the connection and returns false.
     fn check_changes(&mut self) -> bool {
         let (commit, changes) = (&mut self.commit, self.session.change_count());
         if std::mem::replace(&mut commit.change_count, changes) == changes {
@@ -293,8 +291,8 @@ impl Connection {
         is_kept
     }
 
-    /// Holds the output from `from` on if it may contain the reply to a write that is not committed. Discards it if the
-    /// write may be gone.
+    /// Holds the output from mark `from` on if it may contain the reply to an uncommitted write. Discards it if the
+    /// write may be lost.
     fn hold_uncommitted(&mut self, from: OutputMark) {
         if !self.check_changes() {
             return self.output.discard_since(from);
@@ -309,17 +307,16 @@ impl Connection {
         }
     }
 
-    /// Returns the reply buffer.
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
         self.output.buffer()
     }
 
-    /// Returns a reply writer.
     pub(crate) fn reply(&mut self) -> Writer<'_> {
         Writer::new(self.output.buffer(), self.session.protocol())
     }
 
-    /// Detaches the socket with its unprocessed input and unsent output, for another owner. This connection ends.
+    /// Detaches the socket with its unprocessed input and unsent output for another owner, such as the replication
+    /// thread.
     pub(crate) fn hand_over(&mut self) -> io::Result<DetachedConnection> {
         let addresses = self.stream.addresses()?;
         let address = addresses.map_or_else(|| "unixsocket".to_owned(), |(peer, _)| peer.ip().to_string());
@@ -329,8 +326,8 @@ impl Connection {
         Ok(DetachedConnection { socket, address, input: self.input.take(), unsent })
     }
 
-    /// Waits for `event` while the client stays connected, and sends earlier replies meanwhile. A client that CLIENT
-    /// UNBLOCK may wake has been marked as blocked before ([`Client::set_blocked`]).
+    /// Waits for `event` and meanwhile sends earlier replies. The wait ends early if the client disconnects. For a wait
+    /// that CLIENT UNBLOCK may end, the caller first marks the client as blocked ([`Client::set_blocked`]).
     pub(crate) async fn wait<T>(&mut self, event: impl Future<Output = T>) -> Waited<T> {
         let client = self.session.client().clone();
         client.set_flag(ClientFlags::BLOCKED, true);
@@ -350,7 +347,7 @@ impl Connection {
         waited
     }
 
-    /// Waits until the log is committed up to `until`.
+    /// Waits until the log is committed up to the offset `until`.
     async fn wait_for_commit(&mut self, until: ReplOffset) -> Waited<()> {
         let (server, id) = (self.server.clone(), self.session.id());
         let until = HistoryOffset { history: self.commit.held_in, offset: until };
@@ -369,13 +366,13 @@ impl Connection {
         }
     }
 
-    /// Waits until another pause has ended.
+    /// Waits until more than `ends` pauses have ended.
     async fn wait_for_unpause(&mut self, ends: u64) -> Waited<()> {
         let server = self.server.clone();
         self.wait(server.pause_gate.wait_for_end_after(ends)).await
     }
 
-    /// Continues a blocking command, which may have started on another thread, until it is served, times out, is
+    /// Continues a blocking command, which may have started on another thread, until it has a result, times out or is
     /// unblocked, or the client disconnects. Earlier replies are sent meanwhile.
     fn poll_blocked(&mut self, context: &mut Context<'_>, waiter: &Waiter) -> Poll<io::Result<()>> {
         let client = self.session.client().clone();
@@ -386,7 +383,7 @@ impl Connection {
         };
         let Some(how) = how else {
             let gone = with_scratch(|scratch| self.poll_read_ahead(context, scratch));
-            // A socket error ends the wait; having sent everything does not.
+            // A socket error ends the wait, but having sent everything does not.
             return match self.poll_send(context) {
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
                 Poll::Ready(Ok(())) | Poll::Pending => gone,
@@ -406,8 +403,8 @@ impl Connection {
         self.deadline.get_or_insert_with(timer).as_mut().poll(context)
     }
 
-    /// Reads requests that the client sends while its command is blocked, to detect disconnection and to execute them
-    /// later. Never returns `Ok`.
+    /// Reads ahead while a command is blocked, to notice that the client disconnects. Requests are executed later.
+    /// Never returns `Ok`.
     fn poll_read_ahead(&mut self, context: &mut Context<'_>, scratch: &mut Scratch) -> Poll<io::Result<()>> {
         while let Some(left) = self.input_left().filter(|left| *left > 0) {
             let most = left.min(scratch.read_buffer.len());
@@ -421,7 +418,7 @@ impl Connection {
             self.session.client().count_input(read.len());
             self.input.extend(read);
         }
-        // Beyond the limit, reading continues after the command has ended.
+        // The buffer is full, so reading continues after the blocked command has ended.
         Poll::Pending
     }
 
@@ -439,7 +436,7 @@ impl Connection {
                 self.session.queue_messages(self.output.queue());
                 self.hold_uncommitted(mark);
             }
-            // `poll_requests` runs it before the input.
+            // `poll_requests` runs the blocked command again before it executes new input.
             WaitEnd::RunsAgain => {}
         }
     }
@@ -454,7 +451,7 @@ impl Connection {
 
     /// Serves the client until nothing more can be read or the poll must end.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
-        // The waker of a task never changes. Others wake the task after killing the client.
+        // The waker of a task never changes. CLIENT KILL uses the stored waker to wake this task.
         if !self.has_waker {
             *self.waker.lock() = Some((context.waker().clone(), WakeBatches::current()));
             self.has_waker = true;
@@ -495,7 +492,7 @@ impl Connection {
         if client.is_killed() { Poll::Ready(Event::Closed) } else { polled }
     }
 
-    /// Publishes the memory used by the connection, and evicts clients if `maxmemory-clients` is exceeded.
+    /// Publishes the memory used by the connection, and evicts clients if the total exceeds `maxmemory-clients`.
     fn publish_memory(&self) {
         let client = self.session.client();
         let spare = self.input.capacity() - self.input.len() + self.parser.bytes();
@@ -540,7 +537,7 @@ impl Connection {
         }
     }
 
-    /// Returns how long to wait before reading more if the client has written and writers are throttled.
+    /// Returns the delay before the next read if the client has written and writers are throttled.
     #[inline]
     fn slowed_for(&mut self) -> Option<Duration> {
         let micros = self.server.replication.write_delay_micros.load(Ordering::Relaxed);
@@ -551,7 +548,7 @@ impl Connection {
         Some(Duration::from_micros(micros.into()))
     }
 
-    /// Reads once and executes complete requests. `Ok(None)` means to continue.
+    /// Reads once and executes complete requests. `Ok(None)` means that the caller should poll again.
     fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -582,7 +579,8 @@ impl Connection {
                     self.input.extend(&read[used..len]);
                     Poll::Ready(Ok(event))
                 } else {
-                    // An incomplete request uses little more memory than its received bytes, however slowly it arrives.
+                    // Only the received bytes are kept, so an incomplete request uses little memory however slowly it
+                    // arrives.
                     self.input.extend(&read[..len]);
                     Poll::Ready(Ok(self.run_kept(scratch)))
                 }
@@ -592,14 +590,14 @@ impl Connection {
         outcome
     }
 
-    /// Returns how many more input bytes may be buffered, given the queued commands of a transaction. `None` if
-    /// `client-query-buffer-limit` is exceeded.
+    /// Returns how many more input bytes may be buffered, taking into account the queued commands of a transaction.
+    /// `None` if the input exceeds `client-query-buffer-limit`.
     fn input_left(&self) -> Option<usize> {
         let kept = self.input.len() + self.session.client().queued_bytes();
         self.server.network.limits.query_buffer.load(Ordering::Relaxed).checked_sub(kept)
     }
 
-    /// Reads more of a long request into the connection's own buffer, at most `left` bytes.
+    /// Reads more of a long request, at most `left` bytes, into the connection's own buffer.
     fn poll_read_on(
         &mut self,
         context: &mut Context<'_>,
@@ -607,9 +605,9 @@ impl Connection {
         left: usize,
     ) -> Poll<io::Result<Option<Event>>> {
         let room = match self.parser.missing_argument_bytes(&self.input) {
-            // Doubling limits how often a large request is copied.
+            // The buffer doubles, which limits how often a large request is copied.
             0 => self.input.len().min(MAX_READ),
-            // Allocates the rest at once after a substantial part has arrived. Untouched pages cost no memory.
+            // The rest is allocated at once after a substantial part has arrived. Untouched pages cost no memory.
             missing if self.input.len() >= TRUSTED_PREFIX => missing,
             missing => missing.min(self.input.len() * 7),
         };
@@ -626,7 +624,7 @@ impl Connection {
         }
     }
 
-    /// Continues with what earlier polls have left: a blocked command that runs again, or requests in the connection's
+    /// Continues what earlier polls left unfinished: a blocked command that runs again, or requests in the connection's
     /// own buffer.
     fn run_unfinished(&mut self, scratch: &mut Scratch) -> Option<Event> {
         if let Some(waiter) = self.session.runs_again().cloned() {
@@ -635,7 +633,7 @@ impl Connection {
         if self.input.is_empty() { None } else { self.run_kept(scratch) }
     }
 
-    /// Runs a blocked command again whose wait has ended without a reply.
+    /// Runs a blocked command again after its wait has ended without a reply.
     fn run_blocked_again(&mut self, scratch: &mut Scratch, waiter: &Waiter) -> Option<Event> {
         let now = process::time::now();
         let ends = self.server.engine.pauses.ended_count();
@@ -673,10 +671,10 @@ impl Connection {
         }
     }
 
-    /// Replies to malformed input, unless the violated limits no longer apply.
+    /// Replies to malformed input. If an earlier request has changed the limits, the input is parsed again instead.
     fn answer_parse_error(&mut self, error: ProtocolError, out: &mut Vec<u8>) {
         if error.is_unauthenticated() && self.session.is_authenticated() {
-            // The client has authenticated in an earlier request: the rest is parsed with the new limits.
+            // The client has authenticated since the input was parsed, so the larger limits apply.
             self.parser = Parser::new();
             self.unrun = true;
         } else {
@@ -691,7 +689,7 @@ impl Connection {
         let limits = self.limits();
         let parsed = self.parser.parse(buffer, &mut scratch.batch, &limits);
         let now = process::time::now();
-        // Read before any command is checked, so that a pause that ends meanwhile is not missed.
+        // The count is read before any command is checked, so that a pause that ends meanwhile is not missed.
         let ends = self.server.engine.pauses.ended_count();
         let (mut out, behind) = self.begin_output(scratch);
         let ran = crash::run_guarded(|| {
@@ -718,7 +716,7 @@ impl Connection {
         match stopped {
             None => (parsed.consumed, None),
             Some(NextStep { consumes, event }) => {
-                // Requests behind the last executed one are parsed again later.
+                // The parser has read past the last executed request, so the rest is parsed again later.
                 self.parser = Parser::new();
                 self.unrun = true;
                 let used = scratch.batch.consumed(ran + usize::from(consumes));
@@ -728,10 +726,12 @@ impl Connection {
         }
     }
 
-    /// Returns the buffer for the replies of a batch. `Some` mark: it is the connection's own, in which they start there.
+    /// Returns the buffer for the replies of a batch. It is the connection's own buffer if a mark is returned; the mark
+    /// is the position at which the replies start.
     fn begin_output(&mut self, scratch: &mut Scratch) -> (Vec<u8>, Option<OutputMark>) {
         self.session.set_reply_limit(self.reply_limit());
-        // With no pending output and nothing to wait for, replies are collected in the thread's shared memory.
+        // If no output is pending and no commit is required, replies are collected in memory that the thread's
+        // connections share.
         let point = &self.server.replication.commit_point;
         let shared = self.output.is_empty() && !point.is_required();
         self.commit.begun_in = point.history();
@@ -740,7 +740,7 @@ impl Connection {
         (out, behind)
     }
 
-    /// Sends or keeps the replies of a batch, followed by queued messages.
+    /// Sends or keeps the replies of a batch, and queues published messages behind them.
     fn end_output(&mut self, mut out: Vec<u8>, behind: Option<OutputMark>, scratch: &mut Scratch) {
         match behind {
             None => self.send_now(&mut out, scratch),
@@ -759,7 +759,7 @@ impl Connection {
         self.session.close_after_reply();
     }
 
-    /// Sends the replies of a batch with one write, and keeps what the socket does not accept.
+    /// Sends the replies of a batch with one write, and keeps the bytes that the socket does not accept.
     fn send_now(&mut self, out: &mut Vec<u8>, scratch: &mut Scratch) {
         if !self.check_changes() || self.session.client().discards_output() {
             out.clear();
@@ -782,7 +782,8 @@ impl Connection {
         scratch.replies = std::mem::take(out);
     }
 
-    /// Keeps the replies of a batch, which start at `mark`, behind pending output or until they may be sent.
+    /// Keeps the replies of a batch, which start at `mark`, until earlier output is sent and their writes are
+    /// committed.
     fn keep(&mut self, out: Vec<u8>, mark: OutputMark) {
         self.output.restore_buffer(out);
         if self.session.client().discards_output() {
@@ -791,7 +792,7 @@ impl Connection {
         self.hold_uncommitted(mark);
     }
 
-    /// Sends pending output. Ready once the socket has accepted everything, including buffered TLS records.
+    /// Sends pending output. Returns `Ready` once the socket has accepted everything, including buffered TLS records.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.output.is_empty() {
             let (point, held_in) = (&self.server.replication.commit_point, self.commit.held_in);
@@ -824,12 +825,11 @@ impl Connection {
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
-    /// Returns the output buffer limit of this client's class.
     fn output_limit(&self) -> &OutputLimit {
         self.server.network.limits.output_limit_for(self.session.client())
     }
 
-    /// Returns the maximum length of the reply buffer.
+    /// Returns the length in bytes that the reply buffer may reach before the hard output limit closes the client.
     fn reply_limit(&self) -> usize {
         match self.output_limit().hard.load(Ordering::Relaxed) {
             0 => usize::MAX,
@@ -858,15 +858,15 @@ impl Connection {
     }
 }
 
-/// How the connection goes on after a request at which the dispatcher stopped.
+/// How to continue after a request at which the dispatcher stopped.
 struct NextStep {
-    /// Whether the request has run, or runs as part of the event.
+    /// Whether the request is finished, or will be by handling the event.
     consumes: bool,
-    /// What to handle before the next request.
+    /// The event to handle before the next request.
     event: Option<Event>,
 }
 
-/// Returns how to go on after this status, or `None` if all requests have run or the connection closes. `ends`: the
+/// Returns how to continue after this status. `None` if all requests have run or the connection closes. `ends` is the
 /// number of pauses that had ended before the requests were checked.
 fn next_step(status: DispatchStatus, ends: u64, request: impl FnOnce() -> Request) -> Option<NextStep> {
     let (consumes, event) = match status {
@@ -881,12 +881,12 @@ fn next_step(status: DispatchStatus, ends: u64, request: impl FnOnce() -> Reques
     Some(NextStep { consumes, event })
 }
 
-/// Waits until the client is killed; the kill wakes the task.
+/// Waits until the client is killed. CLIENT KILL wakes the task.
 async fn killed(client: &Client) {
     poll_fn(|_| if client.is_killed() { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
-/// Sends pending output until the socket fails.
+/// Sends pending output, and returns only when the socket fails.
 async fn send_all(
     stream: &Stream,
     output: &mut Output,
@@ -913,8 +913,8 @@ async fn send_all(
     std::future::pending::<()>().await;
 }
 
-/// Ready when some pending bytes may be sent. Output that waits for a commit is released once the log is committed up
-/// to its offset in the history `held_in`.
+/// Returns `Ready` when some pending bytes may be sent. Output that waits for a commit is released once the log is
+/// committed up to the output's offset in the history `held_in`.
 fn poll_release(
     output: &mut Output,
     point: &CommitPoint,

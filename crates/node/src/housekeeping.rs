@@ -24,13 +24,12 @@ use totals::StatisticsBaseline;
 /// Statistics of active expiry.
 #[derive(Debug, Default)]
 pub(crate) struct ExpiryStats {
-    /// Time spent, in nanoseconds.
     pub(crate) spent_nanos: AtomicU64,
-    /// Cycles that ended by their time limit.
+    /// The number of cycles that ended at their time limit while more keys were due.
     pub(crate) timed_out_cycles: AtomicU64,
 }
 
-/// DEBUG SLEEP: suspends the control thread, and with it the bus, the timers and new connections.
+/// A DEBUG SLEEP request for the control thread, which suspends the bus, the timers and new connections too.
 #[derive(Debug, Default)]
 pub(crate) struct SleepRequest {
     end: Mutex<Option<Instant>>,
@@ -43,7 +42,7 @@ impl SleepRequest {
         self.requested.notify_one();
     }
 
-    /// Suspends the calling thread for the next requested sleep, and returns when it is over.
+    /// Waits for a request, suspends the calling thread for the requested time, and returns.
     async fn sleep_when_requested(&self) {
         self.requested.notified().await;
         let until = self.end.lock().take();
@@ -53,7 +52,7 @@ impl SleepRequest {
     }
 }
 
-/// The components that need maintenance, and its state.
+/// The components that periodic work maintains, and the state of that work.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
     pub(crate) engine: Arc<Engine>,
@@ -67,9 +66,9 @@ pub(crate) struct Housekeeping {
     baseline: StatisticsBaseline,
     oom_score: OomScoreAdjuster,
     pub(crate) sleep_request: SleepRequest,
-    /// Whether nothing happened between the last two ticks.
+    /// Whether no work was received or done between the last two ticks.
     is_quiet: AtomicBool,
-    /// Whether free memory has been returned to the system.
+    /// Whether all free memory has been returned to the system since the last change of the data.
     is_memory_purged: AtomicBool,
     /// Suspends all periodic work (DEBUG PAUSE-CRON).
     pub(crate) cron_paused: AtomicBool,

@@ -1,5 +1,5 @@
 //! The node: connections, roles, the cluster bus, slot migration, and the assembly of all pure crates into a server.
-//! The process, sockets and files are handled by the crates below.
+//! The crates below handle the process, sockets and files.
 //!
 //! [`run_server`] starts a server from its configuration ([`startup`]). Worker threads each run a tokio current-thread
 //! runtime ([`workers`]) with their own connections ([`connection`]). [`commands`] contains the commands that need more

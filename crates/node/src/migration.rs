@@ -1,8 +1,8 @@
 //! Atomic slot migration: runs the state machines of the `migration` crate.
 //!
-//! Each job has a task on a separate thread on both sides, which performs the actions of the job's driver. [`export`]
-//! reads the snapshot and the log. [`import`] executes what it receives; the keys stay hidden until the slots are
-//! claimed ([`durability::stream::imports`]).
+//! On the source and on the target, each job has a task on the migration thread, which performs the actions of the
+//! job's driver. [`export`] reads the snapshot and the log. [`import`] executes the received commands; the keys stay
+//! hidden until the slots are claimed ([`durability::stream::imports`]).
 
 mod export;
 mod import;
@@ -38,26 +38,26 @@ use crate::replication::Replication;
 use pulling::PullRequests;
 pub(crate) use pulling::PullTask;
 
-/// A job for the migration thread.
+/// What the migration thread is asked to start.
 #[derive(Debug)]
 enum Task {
     Export(JobName, SlotMove),
     Import(Establish, Box<DetachedConnection>, mpsc::UnboundedReceiver<DetachedConnection>),
-    /// Requests slots from another node.
+    /// Requests slots from another node (CLUSTER MIGRATION).
     Pull(JobName),
-    /// Discards imports of the previous master after a promotion.
+    /// Discards the previous master's imports after this replica was promoted.
     Drop(Vec<Establish>),
 }
 
-/// Channels to the task of a job.
+/// Channels from other threads to the task of a job.
 #[derive(Debug, Default)]
 struct Way {
-    /// Passes a new connection of the source to an import that can resume.
+    /// Passes a new connection of the source to an import whose connection broke.
     resume: Option<mpsc::UnboundedSender<DetachedConnection>>,
     cancelled: Arc<Notify>,
 }
 
-/// The migration jobs of this node.
+/// The migration jobs of this node, shared by all threads.
 #[derive(Debug)]
 pub(crate) struct Migrations {
     engine: Arc<Engine>,
@@ -67,12 +67,12 @@ pub(crate) struct Migrations {
     pauses: Arc<PauseGate>,
     replication: Arc<Replication>,
     durability: Arc<Durability>,
-    /// The cluster in which slots are claimed.
+    /// The handle with which imported slots are claimed; `None` outside of cluster mode.
     cluster: Option<Cluster>,
     jobs: Mutex<Jobs>,
     tasks: mpsc::UnboundedSender<Task>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Task>>>,
-    /// Channels to the running jobs.
+    /// The channels to the running jobs by name.
     ways: Mutex<BTreeMap<JobName, Way>>,
     pulls: Mutex<PullRequests>,
     /// Signalled when a job was added or has ended.
@@ -122,12 +122,10 @@ impl Migrations {
         }
     }
 
-    /// Returns whether a job of this direction is running.
     pub(crate) fn is_active(&self, operation: JobDirection) -> bool {
         self.jobs.lock().active().any(|job| job.direction == operation)
     }
 
-    /// Returns all known jobs, newest first.
     pub(crate) fn list(&self) -> Vec<Job> {
         self.jobs.lock().iter().cloned().collect()
     }
@@ -139,12 +137,12 @@ impl Migrations {
         self.replication.master_imports.drop_old(most);
     }
 
-    /// Starts exports for all of these requests, or for none. The error is the complete reply text.
+    /// Starts an export for each request, or none if one is refused. The error is the complete reply text.
     pub(crate) fn begin_exports(&self, orders: Vec<SlotMove>) -> Result<(), String> {
         self.begin_named(orders.into_iter().map(|order| (new_name(), order)).collect())
     }
 
-    /// Starts an export requested by the target node, which has chosen the job's name.
+    /// Starts an export that the target requested. The target has chosen the job's name.
     pub(crate) fn begin_requested(&self, name: JobName, order: SlotMove) -> Result<(), String> {
         if self.jobs.lock().active().any(|job| job.name == name) {
             return Err("ERR A slot migration by this name is under way".to_owned());
@@ -152,8 +150,9 @@ impl Migrations {
         self.begin_named(vec![(name, order)])
     }
 
-    /// Returns a check for the parts of a request. The error is a complete reply text: no migration can start while
-    /// SETSLOT has marked a slot as migrating or importing here, since both would decide over the same slot.
+    /// Returns a function that checks each part of a request. The error is a complete reply text. No migration may
+    /// start while SETSLOT has marked a slot here as migrating or importing, because both would change that slot's
+    /// owner.
     pub(crate) fn order_checks(&self) -> Result<impl Fn(SlotMovePart<'_>) -> Result<(), String>, String> {
         let topology = topology(self)?;
         check_no_manual_moves(&topology)?;
@@ -175,13 +174,13 @@ impl Migrations {
             add(self, &mut jobs, (name, JobDirection::Export), order.ranges.clone(), ends);
             let slots = jobs.iter().next().map(Job::ranges_text).unwrap_or_default();
             tracing::info!("Slot migration {name} begins: slots {slots} go to {}", order.target);
-            // While the server stops, no migration starts.
+            // A send error means that the server is stopping, so no migration starts.
             let _ = self.tasks.send(Task::Export(name, order));
         }
         Ok(())
     }
 
-    /// Cancels all exports. Returns whether there were any.
+    /// Cancels all exports. Returns false if there were none.
     pub(crate) fn cancel_exports(&self) -> bool {
         self.cancel_jobs(|job| job.direction == JobDirection::Export) > 0
     }
@@ -193,7 +192,8 @@ impl Migrations {
         ended.map(|way| way.cancelled.notify_one()).count()
     }
 
-    /// Records a job announced by a source, if it may send its slots here. The error is a complete reply text.
+    /// Records an import that a source announces, if that source may send its slots here. The error is a complete reply
+    /// text.
     pub(crate) fn accept_import(&self, import: &Establish) -> Result<(), String> {
         let topology = topology(self)?;
         let slots = import.slots();
@@ -211,14 +211,14 @@ impl Migrations {
         }
         let ends = Some((import.source, topology.myself));
         add(self, &mut jobs, (import.name, JobDirection::Import), import.ranges.clone(), ends);
-        // Released first, since other code takes the job lock in another order.
+        // Locks are taken in another order elsewhere, so this one is released first.
         drop(jobs);
         self.pulls.lock().on_named(import);
         self.changed.notify_waiters();
         Ok(())
     }
 
-    /// Starts an accepted import with the connection of its source, or fails it if there is none.
+    /// Starts an accepted import. If the source's connection could not be taken over, the import fails.
     pub(crate) fn begin_import(&self, import: Establish, connection: std::io::Result<DetachedConnection>) {
         match connection {
             Ok(connection) => {
@@ -232,7 +232,7 @@ impl Migrations {
         }
     }
 
-    /// Returns whether an import of this name can resume with another connection.
+    /// Returns whether the import with this name can resume over another connection.
     pub(crate) fn is_resumable(&self, name: &JobName) -> bool {
         self.ways.lock().get(name).is_some_and(|way| way.resume.is_some())
     }
@@ -242,12 +242,12 @@ impl Migrations {
         if let Some(way) = self.ways.lock().get(name)
             && let Some(resume) = &way.resume
         {
-            // If the import has ended, the connection is closed.
+            // A send error means that the import has ended. The connection is then closed.
             let _ = resume.send(connection);
         }
     }
 
-    /// Discards imports in data that was loaded or received from a former master: they cannot complete.
+    /// Discards the imports contained in loaded data or received from a former master, because they cannot complete.
     pub(crate) fn drop_imports(&self) {
         let left = self.replication.applied_stream.imports.running_imports();
         if !left.is_empty() {
@@ -255,7 +255,7 @@ impl Migrations {
         }
     }
 
-    /// Waits until a topology is published for which `holds` is true.
+    /// Waits until `holds` is true. The condition is checked again whenever a topology is published.
     pub(crate) async fn when_routed(&self, holds: impl Fn() -> bool) {
         loop {
             let rerouted = self.rerouted.notified();
@@ -268,19 +268,18 @@ impl Migrations {
         }
     }
 
-    /// Counts the keys in these slots, excluding hidden ones.
+    /// Counts the keys in these slots, excluding those that a running import hides.
     fn keys_in(&self, slots: &SlotSet) -> u64 {
         slots.iter().map(|slot| self.engine.keyspace.keys_in_slot(slot) as u64).sum()
     }
 
-    /// Updates the record of a job.
+    /// Updates the entry of a job in the job list.
     fn note(&self, name: &JobName, note: impl FnOnce(&mut Job)) {
         if let Some(job) = self.jobs.lock().active_mut(name) {
             note(job);
         }
     }
 
-    /// Sets the state of a job.
     fn note_state(&self, name: &JobName, state: &'static str) {
         self.note(name, |job| {
             if job.state != state {
@@ -293,7 +292,7 @@ impl Migrations {
         });
     }
 
-    /// Records the end of a job.
+    /// Records that a job has ended, with its final state and a message for CLUSTER GETSLOTMIGRATIONS.
     fn end(&self, name: &JobName, state: &'static str, message: &str) {
         self.note(name, |job| {
             (job.state, job.updated, job.is_active) = (state, time::now(), false);
@@ -307,7 +306,7 @@ impl Migrations {
     }
 }
 
-/// Returns the AUTH command for other nodes, if authentication is configured.
+/// Returns the AUTH command to send to other nodes; `None` if no authentication is configured.
 fn credentials(values: &Values) -> Option<Vec<u8>> {
     values[keys::MASTERAUTH].as_ref()?;
     let words = [&values[keys::MASTERUSER], &values[keys::MASTERAUTH]];
@@ -338,7 +337,7 @@ fn add(
     jobs.add(job, migrations.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN));
 }
 
-/// Returns the current topology if this node is a master.
+/// Returns the current topology. Fails if this node is a replica.
 fn topology(migrations: &Migrations) -> Result<Arc<Topology>, String> {
     let topology = migrations.engine.topology.as_ref().map(|topology| topology.load_full());
     let topology = topology.ok_or("ERR This instance has cluster support disabled")?;
@@ -379,7 +378,7 @@ fn check_no_manual_moves(topology: &Topology) -> Result<(), String> {
     }
 }
 
-/// The slots of a command's keys, by the command table.
+/// Returns a function that finds the slots of a command's keys with the command table.
 fn slots_of_command(commands: &Arc<Commands>) -> SlotsOfCommand {
     let commands = commands.clone();
     SlotsOfCommand::new(move |args, visit| {
@@ -390,7 +389,7 @@ fn slots_of_command(commands: &Arc<Commands>) -> SlotsOfCommand {
 /// The maximum number of bytes read from a link at once.
 const READ_SIZE: usize = 64 * 1024;
 
-/// The connection between the two nodes of a job.
+/// The connection between the source and the target of a job.
 struct Link {
     reader: ReadHalf<Stream>,
     writer: WriteHalf<Stream>,
@@ -402,7 +401,7 @@ impl Link {
         Self { reader, writer }
     }
 
-    /// Reads some bytes, none at the end of the connection. Waits for ever if there is no link.
+    /// Reads some bytes. Returns no bytes at the end of the connection, and waits for ever if there is no link.
     async fn read(link: &mut Option<Self>) -> io::Result<Vec<u8>> {
         let Some(link) = link else { return pending().await };
         let mut bytes = Vec::with_capacity(READ_SIZE);
@@ -410,7 +409,7 @@ impl Link {
         Ok(bytes)
     }
 
-    /// Sends bytes, and drops a link that accepts nothing. Returns whether it was dropped.
+    /// Sends bytes. Drops the link if it fails or accepts nothing within `timeout`, and returns whether it was dropped.
     async fn write(link: &mut Option<Self>, bytes: &[u8], timeout: Duration) -> bool {
         let Some(open) = link else { return false };
         let written = tokio::time::timeout(timeout, open.writer.write_all(bytes)).await;
@@ -422,7 +421,7 @@ impl Link {
     }
 }
 
-/// Waits until the deadline of a driver; for ever without one.
+/// Waits until `deadline`, or for ever if there is none.
 async fn next_wakeup(deadline: Option<Instant>) {
     match deadline {
         Some(at) => tokio::time::sleep(at.since(time::instant())).await,

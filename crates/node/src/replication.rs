@@ -59,17 +59,16 @@ pub(crate) use info_fields::{write_replication_info, write_role, write_sync_stat
 use master_imports::MasterImports;
 pub(crate) use replication_thread::{JoiningReplica, ReplicationEvent, spawn_replication_thread};
 
-/// Replication counters of INFO.
 #[derive(Debug, Default)]
 pub(crate) struct SyncStats {
     pub(crate) full_syncs: AtomicU64,
     pub(crate) partial_syncs_accepted: AtomicU64,
     pub(crate) partial_syncs_refused: AtomicU64,
-    /// Commands of the master that this replica could not execute.
+    /// The number of the master's commands that this replica could not execute.
     pub(crate) unexpected_errors: AtomicU64,
     /// The peak number of stream bytes buffered while a snapshot was being received.
     pub(crate) peak_buffered_bytes: AtomicU64,
-    /// Bytes received from a master and sent to replicas.
+    /// Bytes received from the master's stream and sent to replicas.
     pub(crate) input_bytes: AtomicU64,
     pub(crate) output_bytes: AtomicU64,
 }
@@ -92,13 +91,13 @@ impl SyncStats {
 /// The role of this node and the link to its master.
 type NodeRole = replication::ReplicaDriver<MasterAddress>;
 
-/// The link to the master as FAILOVER needs to know it.
+/// The state of the link to the master, as FAILOVER needs to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum LinkStatus {
-    /// There is no master, or no stream yet.
+    /// There is no master, or its stream is not being received yet.
     #[default]
     Down,
-    /// The stream is being received.
+    /// The master's stream is being received.
     Streaming,
     /// The master refused to serve this node.
     Refused,
@@ -116,16 +115,15 @@ pub(crate) struct Replication {
     pub(crate) log: Arc<SharedLog>,
     pub(crate) commit_point: Arc<CommitPoint>,
     pub(crate) stats: SyncStats,
-    /// The part of the log that is on disk.
+    /// The part of the replication log that is synced to disk.
     pub(crate) synced_log: watch::Sender<OnDisk>,
-    /// Signalled when a replica has acknowledged more.
+    /// Signalled when a replica has acknowledged a larger offset.
     acknowledgements: Notify,
-    /// Whether this node receives a master's stream.
     pub(crate) link_status: watch::Sender<LinkStatus>,
     master_driver: Mutex<MasterDriver>,
-    /// The source address of each replica's connection.
+    /// The source address of each replica's connection, by the connection's id.
     replica_addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
-    /// Signalled when a replica connects that must be recorded.
+    /// Signalled when a replica connects that the replica list file must include.
     replica_connected: Notify,
     role: Mutex<NodeRole>,
     copy_waiters: Mutex<copy_waiters::CopyWaiters>,
@@ -138,17 +136,17 @@ pub(crate) struct Replication {
     link_config_changed: Notify,
     /// Held while a master's snapshot is being loaded.
     snapshot_load_lock: Arc<tokio::sync::Mutex<()>>,
-    /// Held while a batch of the stream is applied, and while one stream replaces another. Taken after the apply lock,
-    /// or without it, and before the role's lock: a command that reads the role may hold slots that the batch waits
-    /// for.
+    /// Held while a batch of the stream is applied, and while one stream replaces another. It may be taken after the
+    /// apply lock, and must be taken before the role's lock: a command that reads the role may hold slots that the
+    /// batch waits for.
     stream_lock: Mutex<()>,
     /// The replicas that may synchronise from this node.
     pub(crate) replica_admission: ArcSwap<ReplicaAdmission>,
-    /// Microseconds that a writing client is delayed after each batch for a slow replica.
+    /// How many microseconds a client waits after each batch with writes, while a replica is too slow.
     pub(crate) write_delay_micros: AtomicU32,
-    /// The state of a master that restarted without its data, while it waits for another one to be promoted.
+    /// The state of a master that restarted without its data and waits until another node is promoted.
     empty_master: Mutex<Option<EmptyMaster>>,
-    /// Whether this node was promoted since the sentinels' messages were last evaluated.
+    /// Whether this node was promoted since the greetings of sentinels were last evaluated.
     was_promoted: AtomicBool,
     events: mpsc::UnboundedSender<ReplicationEvent>,
     event_receiver: Mutex<Option<mpsc::UnboundedReceiver<ReplicationEvent>>>,
@@ -199,7 +197,7 @@ impl Replication {
         }
     }
 
-    /// Replicates the state of an import to replicas and to the append-only file.
+    /// Replicates the start or end of a slot import to replicas and to the append-only file.
     pub(crate) fn replicate_import(&self, command: &[u8]) {
         self.log.append_control(command);
     }
@@ -214,9 +212,9 @@ impl Replication {
         self.snapshot_load_lock.clone().lock_owned().await
     }
 
-    /// Starts the history after startup. A replica asks its master to continue from the end of its file. A master takes
-    /// a new id, because writes after the end of the file may be lost. Replicas that had no more than the file can
-    /// continue, and receive the deletions of keys that were not loaded.
+    /// Starts the replication history after startup. A replica asks its master to continue from the end of its file. A
+    /// master takes a new replication id, because writes after the end of the file may be lost. Replicas that had no
+    /// more than the file can continue, and receive the deletions of keys that were not loaded.
     pub(crate) fn begin_history(&self, skipped_keys: &SkippedKeys) {
         if !self.is_replica() {
             self.rename_history();
@@ -224,8 +222,8 @@ impl Replication {
         }
     }
 
-    /// Logs the deletion of keys that were skipped during the load. If that exceeds the backlog, no replica can
-    /// continue from an older position.
+    /// Logs the deletion of keys that were skipped during the load. If these deletions exceed the backlog, no replica
+    /// can continue from an older position.
     pub(crate) fn log_skipped_keys(&self, skipped_keys: &SkippedKeys) {
         match skipped_keys.to_commands() {
             Some(commands) => commands.iter().for_each(|(db, commands)| self.log.append(*db, commands)),
@@ -236,7 +234,7 @@ impl Replication {
         }
     }
 
-    /// Applies changed settings to the state machines.
+    /// Passes changed settings to the state machines of both roles.
     pub(crate) fn apply_config(&self) {
         let config = &self.config;
         let master = read_master_config(&config.values());
@@ -258,7 +256,7 @@ impl Replication {
         self.log.lock().position().offset
     }
 
-    /// Waits until the offset of this node has reached `offset`; for ever if that is `None`.
+    /// Waits until the offset of this node has reached `offset`, or for ever if `offset` is `None`.
     pub(crate) async fn wait_for_offset(&self, offset: Option<ReplOffset>) {
         match offset {
             Some(offset) => {
@@ -272,7 +270,7 @@ impl Replication {
         self.role.lock().master().is_some()
     }
 
-    /// Returns the master of this stream, unless the stream is superseded.
+    /// Returns the master of `stream`; `None` if another stream has replaced it.
     fn master_of_stream(&self, stream: StreamEpoch) -> Option<MasterAddress> {
         let role = self.role.lock();
         role.master().filter(|_| role.stream() == Some(stream)).cloned()
@@ -288,7 +286,7 @@ impl Replication {
         self.role.lock().replica().map_or(0, Replica::buffered_bytes)
     }
 
-    /// Returns since when the link to the master has been down; `None` while it is up, and on a master.
+    /// Returns when the link to the master went down. `None` while the link is up, and on a master.
     pub(crate) fn link_down_since(&self) -> Option<clock::Instant> {
         self.role.lock().replica()?.down_since()
     }
@@ -298,30 +296,30 @@ impl Replication {
         self.role.lock().replica().map(Replica::last_heard)
     }
 
-    /// Counts commands of the master that failed here, because it is of another kind or newer.
+    /// Counts commands from the master that failed here, because the master is different software or a newer version.
     fn count_unapplied(&self, count: u64) {
         self.stats.unexpected_errors.fetch_add(count, Ordering::Relaxed);
         self.applied_stream.count_missing(count);
     }
 
-    /// Returns how many commands of its master this replica could not execute. If it is not zero, the data differs, and
-    /// the replica takes over only when forced.
+    /// Returns how many of its master's commands this replica could not execute. If there are any, the data may differ,
+    /// and the replica takes over only when forced.
     pub(crate) fn unapplied_commands(&self) -> u64 {
         self.applied_stream.missing_changes()
     }
 
-    /// Returns whether this node is a replica whose data is a state of its master's, however old.
+    /// Returns whether this node is a replica that has loaded its master's data, however old that data is.
     pub(crate) fn has_data(&self) -> bool {
         self.role.lock().has_data(&self.log.lock())
     }
 
-    /// Returns the offset by which this node is ranked in a failover.
+    /// Returns the offset by which replicas are ranked in a failover.
     pub(crate) fn failover_offset(&self) -> ReplOffset {
         self.role.lock().failover_offset(&self.log.lock())
     }
 
-    /// Returns whether this node can serve the replica that sends this request: the data of this node belongs to a
-    /// history, and it does not have less data than the replica.
+    /// Returns whether this node can serve the replica that sends this request. Its data must belong to a history, and
+    /// must not end before the replica's.
     pub(crate) fn can_serve(&self, psync_request: Option<&PsyncRequest>) -> bool {
         let may = match **self.replica_admission.load() {
             ReplicaAdmission::All => true,
@@ -331,8 +329,8 @@ impl Replication {
         may && self.is_in_sync()
     }
 
-    /// Returns whether a replica with this request must fetch its snapshot over a second connection. This connection
-    /// then stays a normal client.
+    /// Returns whether a replica with this request must fetch its snapshot over a second connection. The requesting
+    /// connection then stays a normal client.
     pub(crate) fn needs_rdb_channel(&self, psync_request: &PsyncRequest, profile: &PeerProfile) -> bool {
         let refusal = self.master_driver.lock().needs_rdb_channel(&mut &*self.log, psync_request, profile);
         let Some(refusal) = refusal else { return false };
@@ -346,22 +344,22 @@ impl Replication {
         true
     }
 
-    /// Marks a connection as the stream connection of the replica whose snapshot goes over `rdb`.
+    /// Marks a connection as the stream connection of the replica that receives its snapshot over the connection `rdb`.
     pub(crate) fn link_channels(&self, profile: &mut PeerProfile, rdb: PeerId) -> Result<(), ReplconfError> {
         self.master_driver.lock().link_channels(profile, rdb)
     }
 
-    /// Starts to follow `master`. Returns whether that changes anything.
+    /// Starts to follow `master`. Returns false if this node already follows that master.
     pub(crate) fn become_replica_of(&self, master: MasterAddress) -> bool {
         self.set_master(master, false, false)
     }
 
-    /// Like [`Self::become_replica_of`], for a node whose data belongs to another history than the master's.
+    /// Like [`Self::become_replica_of`], for a node whose data does not come from that master's history.
     pub(crate) fn become_foreign_replica_of(&self, master: MasterAddress) -> bool {
         self.set_master(master, false, true)
     }
 
-    /// Follows the master named by `replicaof` in the configuration, if any.
+    /// Follows the master that `replicaof` in the configuration names, if there is one.
     pub(crate) fn follow_configured(&self) {
         if let Some(master) = self.config.get(keys::REPLICAOF) {
             self.become_replica_of(master);
@@ -373,7 +371,7 @@ impl Replication {
         self.set_master(replica, true, false);
     }
 
-    /// Completes a handover: the replica has become the master.
+    /// Completes a handover after the replica has become the master.
     pub(crate) fn settle_handover(&self) {
         self.is_in_handover.store(false, Ordering::Relaxed);
         self.apply_config();
@@ -396,7 +394,7 @@ impl Replication {
         let mut role = self.role.lock();
         let before = self.is_in_handover.swap(failover, Ordering::Relaxed);
         let keeps_history = role.master().is_none() && self.log.lock().is_open();
-        // From here on until the role is published, a write may be executed and not logged.
+        // Until the role is published, a write may be executed without being logged, so its reply must not be sent.
         self.commit_point.end_history();
         let stream =
             role.follow(process::time::instant(), master, self.replica_config_now(), &mut &*self.log);
@@ -421,9 +419,9 @@ impl Replication {
         true
     }
 
-    /// Makes this node a master. The old master's stream has ended before the first write. The history continues under
-    /// a new id, and replicas of the old master can continue here up to the position of this node. Returns whether that
-    /// changes anything.
+    /// Makes this node a master. The old master's stream ends before the first write. The history continues under a new
+    /// id, and replicas of the old master can continue here up to the position of this node. Returns false if this node
+    /// was a master already.
     pub(crate) fn become_master(&self) -> bool {
         let _stream_turn = self.stream_lock.lock();
         let mut role = self.role.lock();
@@ -451,13 +449,13 @@ impl Replication {
         true
     }
 
-    /// DEBUG CHANGE-REPL-ID.
+    /// Changes the replication id (DEBUG CHANGE-REPL-ID).
     pub(crate) fn change_replication_id(&self) {
         tracing::info!("Changing replication IDs after receiving DEBUG change-repl-id");
         self.rename_history();
     }
 
-    /// Gives the history a new id. Replicas reconnect and continue with a partial synchronisation.
+    /// Gives the history a new id. Replicas reconnect and continue with a partial synchronization.
     fn rename_history(&self) {
         let mut log = self.log.lock();
         if log.is_open() {
@@ -467,18 +465,18 @@ impl Replication {
         }
     }
 
-    /// Starts a new history after data was deleted without being logged: replicas need a full synchronisation, and the
+    /// Starts a new history after data was deleted without being logged. Replicas need a full synchronization, and the
     /// append-only file is rewritten.
     pub(crate) fn start_new_history(&self) {
         self.log.close();
     }
 
-    /// Publishes the role to the engine, including the commands that replication requires to be refused.
+    /// Publishes the role to the engine, and which commands replication requires the engine to refuse.
     pub(crate) fn update_gates(&self) {
         self.publish_role(&self.role.lock());
     }
 
-    /// Publishes a role whose lock the caller holds, so that concurrent changes are published in order.
+    /// Publishes `role`. The caller holds the role's lock, so that concurrent changes are published in order.
     fn publish_role(&self, role: &NodeRole) {
         let (config, settings) = (&self.config, &self.engine.settings);
         let (replica, up, following) = match role.followed_master() {
@@ -513,12 +511,12 @@ impl Replication {
         settings.set_node_flags(states.iter().map(|(gate, _)| *gate).collect(), holding);
     }
 
-    /// Returns the replicas, and whether each is online.
+    /// Returns the address of each replica, and whether the replica is online.
     pub(crate) fn list_replicas(&self) -> Vec<(MasterAddress, bool)> {
         self.select_replicas(|peer| peer.is_online())
     }
 
-    /// Returns the replicas that have the whole log.
+    /// Returns the replicas that have acknowledged the whole log.
     pub(crate) fn replicas_in_sync(&self) -> Vec<MasterAddress> {
         let offset = self.current_offset();
         let all = self.select_replicas(|peer| peer.is_online() && peer.has_snapshot_of(offset));
@@ -535,7 +533,7 @@ impl Replication {
         for (id, peer) in serving.master().peers() {
             let host = peer.profile.ip_address.as_ref().or(addresses.get(&id)).cloned().unwrap_or_default();
             let address = MasterAddress { host, port: peer.profile.listening_port };
-            // Of a replica that reconnected before its old connection timed out, the last connection counts.
+            // A replica may reconnect before its old connection times out, so only its last connection counts.
             match each.iter_mut().find(|(known, _)| *known == address) {
                 Some((_, former)) => *former = is_included(peer),
                 None => each.push((address, is_included(peer))),
@@ -544,7 +542,6 @@ impl Replication {
         each
     }
 
-    /// Sends REPLCONF GETACK to the replicas.
     pub(crate) fn request_acknowledgements(&self) {
         self.log.request_acknowledgements();
     }

@@ -25,21 +25,19 @@ use shutdown::ShutdownState;
 /// The identity of a server process, given at startup in addition to the configuration.
 #[derive(Debug, Default)]
 pub(crate) struct ServerIdentity {
-    /// The run id: forty random hexadecimal characters.
+    /// The run id: forty random hexadecimal characters, new at each start.
     pub(crate) run_id: String,
-    /// The path of the executable.
     pub(crate) executable: String,
-    /// The path of the configuration file.
+    /// The absolute path of the configuration file; `None` if there is no file.
     pub(crate) config_file: Option<String>,
-    /// The command line argument that named the configuration file.
+    /// The configuration file as the command line named it.
     pub(crate) config_argument: Option<String>,
 }
 
-/// A running server.
+/// All components of a running server, shared by its threads.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) engine: Arc<Engine>,
-    /// The command table.
     pub(crate) commands: Arc<Commands>,
     pub(crate) config: Arc<Config>,
     pub(crate) identity: ServerIdentity,
@@ -52,16 +50,15 @@ pub(crate) struct Server {
     pub(crate) failover: Arc<Failover>,
     /// Cached connections to the targets of MIGRATE.
     pub(crate) migration_targets: Arc<LinkPool>,
-    /// The running slot migrations.
     pub(crate) migrations: Arc<Migrations>,
-    /// The interface to the cluster driver, in cluster mode.
+    /// The handle of the cluster driver. `None` outside of cluster mode.
     pub(crate) cluster: Option<Cluster>,
-    /// The start time in Unix seconds.
+    /// The start time as a Unix time in seconds.
     pub(crate) started_at: i64,
     pub(crate) stopping: StopSignal,
     /// Signalled when scripts or functions were flushed or replaced, so that workers drop their compiled code.
     pub(crate) scripts_released: Arc<Notify>,
-    /// Held by a running CONFIG SET.
+    /// Serialises CONFIG SET commands.
     pub(crate) config_set_lock: tokio::sync::Mutex<()>,
 }
 

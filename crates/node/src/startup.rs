@@ -27,8 +27,8 @@ use crash_report::CrashReport;
 
 const SIGXFSZ: i32 = rustix::process::Signal::XFSZ.as_raw();
 
-/// Runs a server until it is stopped. `arguments` are those of `redis-server`: a file or `-`, then `--option value
-/// ...`.
+/// Runs a server until it is stopped. `arguments` are those of `redis-server`: a configuration file or `-`, then
+/// `--option value ...`.
 ///
 /// # Errors
 /// If the server could not start, or stopped because of an error.
@@ -42,16 +42,16 @@ pub fn run_server(arguments: &[String]) -> Result<(), StartError> {
     daemonize_and_start(configured).map_err(StartError::Start)
 }
 
-/// A configuration and its sources.
+/// The configuration at startup, and where it came from.
 struct StartConfig {
     config: Config,
-    /// The absolute path of the file.
+    /// The absolute path of the configuration file; `None` if there is no file.
     config_file: Option<String>,
-    /// The command line argument that names the file.
+    /// The configuration file as the command line named it.
     config_argument: Option<String>,
-    /// The text read from standard input.
+    /// The configuration text that was read from standard input.
     stdin_text: Option<String>,
-    /// The command table, if the configuration renames commands.
+    /// A command table with renamed commands; `None` if `rename-command` is not used.
     command_table: Option<&'static Registry>,
     /// The users defined in the configuration file.
     configured_users: acl::Users,
@@ -92,7 +92,7 @@ fn read_configuration(arguments: &[String]) -> Result<StartConfig, ConfigError> 
     })
 }
 
-/// Returns the command table with the names of `rename-command`.
+/// Returns a command table in which `rename-command` has been applied; `None` if that parameter is not used.
 fn rename_commands(config: &Config) -> Result<Option<&'static Registry>, ConfigError> {
     let renames = config.command_renames();
     if renames.is_empty() {
@@ -104,7 +104,7 @@ fn rename_commands(config: &Config) -> Result<Option<&'static Registry>, ConfigE
             .rename(&rename.from, &rename.to)
             .map_err(|error: RenameError| rename.error(&error.to_string()))?;
     }
-    // Leaked once per process.
+    // The table is used until the process exits, so leaking it once is harmless.
     Ok(Some(Box::leak(Box::new(commands))))
 }
 
@@ -126,7 +126,7 @@ fn daemonize_and_start(configured: StartConfig) -> Result<()> {
     log::set_role(b'M');
     let mode = if config.get(keys::CLUSTER_ENABLED) { "cluster" } else { "standalone" };
     log::log_startup(mode, config.get(keys::PORT));
-    // A daemon has no terminal, so errors must be logged.
+    // A daemon has no terminal, so the error must be logged.
     let outcome = start_node(configured);
     if let Err(error) = &outcome {
         tracing::warn!("{error:#}");
@@ -198,7 +198,6 @@ fn start_node(configured: StartConfig) -> Result<()> {
     outcome
 }
 
-/// Creates the empty keyspace.
 fn new_keyspace(config: &Config) -> Result<Keyspace> {
     let databases = match config.get(keys::CLUSTER_ENABLED) {
         true => config.get(keys::CLUSTER_DATABASES),
@@ -214,7 +213,7 @@ fn new_keyspace(config: &Config) -> Result<Keyspace> {
 /// Starts the threads, waits until the server is stopped, and joins them.
 fn run_until_stopped(server: &Arc<Server>, cluster: Option<cluster::PreparedCluster>) -> Result<()> {
     let count = server.config.get(keys::IO_THREADS);
-    // One additional worker is in reserve.
+    // `io-threads` workers serve clients, and one additional worker is in reserve.
     let workers: Vec<_> =
         (0..=count).map(|index| workers::spawn_worker(server, index)).collect::<Result<_, _>>()?;
     let background = workers::spawn_background(server)?;
@@ -248,7 +247,6 @@ fn run_until_stopped(server: &Arc<Server>, cluster: Option<cluster::PreparedClus
     outcome
 }
 
-/// Creates the driver of the cluster state machine.
 fn new_cluster_task(
     server: &Server,
     handle: cluster::Cluster,
@@ -265,7 +263,7 @@ fn new_cluster_task(
     cluster::ClusterTask::new(node, handle, prepared)
 }
 
-/// Logs a line of `redis.log`.
+/// Logs a message of a script's `redis.log` call. `level` is 0 (debug) to 3 (warning).
 fn log_from_script(level: u8, text: &str) {
     match level {
         0 => tracing::debug!("{text}"),
@@ -275,7 +273,7 @@ fn log_from_script(level: u8, text: &str) {
     }
 }
 
-/// The control thread: accepts clients, runs timers, waits for the end.
+/// Runs the control thread, which accepts clients, runs timers and waits for the end of the server.
 async fn run_control_thread(
     server: &Arc<Server>,
     (workers, background): (Vec<WorkerHandle>, Vec<WorkerHandle>),
@@ -311,7 +309,7 @@ async fn run_control_thread(
     let found = saving::load_at_start(&server.durability).await?;
     // Installed before the first write is accepted, so that a signal always ends the server in order.
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    // Prevents a concurrent full synchronisation from loading a snapshot.
+    // Prevents a concurrent full synchronization from loading a snapshot.
     let loads_later = server.replication.block_snapshot_loading().await;
     server.replication.follow_configured();
     if let Some(cluster) = &mut cluster {
@@ -323,7 +321,7 @@ async fn run_control_thread(
     }
     server.replication.wait_if_empty();
     server.engine.settings.set_node_flag(NodeFlags::LOADING, false);
-    // An append-only file also contains keys that have expired.
+    // An append-only file also contains keys that have expired; delete them before clients are served.
     cron::run_expiry_cycle(&server.housekeeping);
     drop(loads_later);
     tokio::spawn(saving::run_save_points(server.durability.clone(), server.network.tick.clone()));
@@ -342,7 +340,7 @@ async fn run_control_thread(
     wait_for_stop(server, cluster, signals).await
 }
 
-/// Waits for the ports, which may belong to an earlier process of this server that has not exited yet.
+/// Waits until the ports are free. An earlier process of this server may not have exited yet.
 async fn wait_for_ports(server: &Server) {
     let values = server.config.values().clone();
     let ListenPorts { plain, tls } = ListenPorts::from_values(&values);
@@ -372,7 +370,8 @@ async fn open_listeners(server: &Arc<Server>) -> Result<()> {
     Ok(())
 }
 
-/// Runs the cluster driver until a signal or a client stops the server. A refused or aborted shutdown changes nothing.
+/// Runs the cluster driver until a signal or a client stops the server. A shutdown that is refused or aborted does not
+/// end the loop.
 async fn wait_for_stop(
     server: &Arc<Server>,
     cluster: Option<cluster::ClusterTask>,
@@ -411,7 +410,7 @@ async fn wait_for_stop(
                     "Received {signal} but errors trying to shut down the server, check the logs for more information"
                 ),
             },
-            // The cluster driver keeps running meanwhile.
+            // During a shutdown that waits for replicas, the cluster driver keeps running.
             ended = &mut cluster => return ended,
             _ = int.recv() => {
                 tracing::warn!("You insist... exiting now.");

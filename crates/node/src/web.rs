@@ -1,10 +1,10 @@
 //! The HTTP endpoint of `metrics-port`: `/metrics` for Prometheus, `/healthz` and `/readyz` for orchestration, and the
 //! status page `/` with its `/api/...` requests.
 //!
-//! It runs on its own thread, which exists only if a port is configured and only wakes for requests, so it costs
-//! nothing when unused. All requests are read-only. A scan of the data locks one slot at a time. A script may hold that
-//! slot for long, so scans run on a helper thread and health checks are answered meanwhile. Request bodies are never
-//! read, and request heads are bounded.
+//! The endpoint runs on its own thread, which exists only if a port is configured and only wakes for requests, so an
+//! unused endpoint costs nothing. All requests are read-only. A scan of the data locks one slot at a time. A script may
+//! hold a slot's lock for long, so scans run on a helper thread and health checks are answered meanwhile. Request
+//! bodies are never read, and request heads are bounded.
 
 mod access;
 mod data_sample;
@@ -40,12 +40,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::server::Server;
 
-/// The maximum number of concurrent connections; further ones wait to be accepted.
+/// The maximum number of concurrent connections. Further connections wait to be accepted.
 const MAX_CONNECTIONS: usize = 64;
 const LISTEN_BACKLOG: i32 = 64;
 /// The maximum number of concurrent scans of the data.
 const MAX_SCANS: usize = 4;
-/// Idle connections are closed after this, including those that never send a request.
+/// Connections that are idle for this long are closed, including those that never send a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum lifetime of a connection, even if the client does not read its responses.
 const MAX_LIFETIME: Duration = Duration::from_secs(600);
@@ -54,7 +54,7 @@ const MAX_HEAD_SIZE: usize = 16 * 1024;
 /// The node counts as unhealthy if the control thread does not respond within this time.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// No external resources, no framing by other pages. The icon is a data URL.
+/// The Content-Security-Policy header: no external resources, and no framing by other pages. The icon is a data URL.
 const CONTENT_POLICY: &str =
     "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
@@ -63,7 +63,7 @@ const JSON_TYPE: &str = "application/json";
 
 type HttpResponse = Response<Full<Bytes>>;
 
-/// The server and the state shared by HTTP connections.
+/// State shared by all HTTP connections.
 #[derive(Debug)]
 struct WebState {
     server: Arc<Server>,
@@ -109,7 +109,7 @@ async fn accept_connections(web: Arc<WebState>, listener: Listener, permits: Arc
     }
 }
 
-/// Serves one connection and ignores its errors.
+/// Serves one connection. Errors are ignored, since they only concern this client.
 async fn serve_connection(
     web: Arc<WebState>,
     mut stream: Stream,
@@ -176,7 +176,7 @@ async fn handle_request(
     }
 }
 
-/// Runs a query on the server and returns its result as a response.
+/// Runs a query on the server. Its result is the JSON body of the response.
 async fn respond_with_query(
     web: &Arc<WebState>,
     kind: &'static str,
@@ -192,9 +192,8 @@ async fn respond_with_query(
     }
 }
 
-/// Serialises a value as JSON.
 fn to_json(value: &impl Serialize) -> String {
-    // Cannot fail, since all maps have string keys.
+    // Serialisation cannot fail, since all maps have string keys.
     serde_json::to_string(value).unwrap_or_default()
 }
 
@@ -220,7 +219,7 @@ fn format_bytes(bytes: &[u8], max: usize) -> String {
     text
 }
 
-/// Checks whether the control thread, which accepts clients and runs timers, still responds.
+/// Checks whether the control thread, which accepts clients and runs timers, responds within [`HEALTH_TIMEOUT`].
 async fn health_response(server: &Server) -> HttpResponse {
     let Some(control) = server.network.listeners.event_loop() else {
         return text_response(StatusCode::SERVICE_UNAVAILABLE, "not started\n");
@@ -248,7 +247,7 @@ fn text_response(status: StatusCode, body: impl Into<Bytes>) -> HttpResponse {
     answer
 }
 
-/// Builds a response with this content type that must not be cached or framed.
+/// Builds a response with the content type `kind`. Headers forbid caching and framing.
 fn uncached_response(kind: &'static str, body: impl Into<Bytes>) -> HttpResponse {
     let mut answer = Response::new(Full::new(body.into()));
     let headers = [

@@ -2,8 +2,8 @@
 //! the thread that read it.
 //!
 //! `io-threads` sets the number of workers that serve clients, and can be changed at runtime
-//! (`Listeners::set_serving`). A surplus worker stays alive without connections: idle ones move to other workers, and
-//! busy ones follow when they become idle.
+//! (`Listeners::set_serving`). A surplus worker stays alive without connections: idle connections move to other workers
+//! at once, and busy ones follow when they become idle.
 //!
 //! One more worker is in reserve. A watchdog checks every few milliseconds whether a command blocks a worker. The
 //! worker's other connections and new clients are then served by the reserve thread ([`net::worker_pool`]).
@@ -41,18 +41,18 @@ use crate::server::Server;
 /// How often a thread checks whether connections that belong to other workers can move there.
 const MISPLACED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A worker's connections and messages. Other threads take them over while a command blocks the worker.
+/// The messages and connections of a worker. Other threads take both over while a command blocks the worker.
 struct WorkerMailbox {
     receiver: Mutex<mpsc::UnboundedReceiver<MailboxMessage>>,
     slots: Arc<ConnectionSlots>,
-    /// Signalled when this thread may have connections that belong to other workers.
+    /// Signalled when connections on this thread may belong to other workers.
     connections_misplaced: Notify,
 }
 
 /// The thread-local state of a worker: its server, number and mailbox.
 struct WorkerContext {
     server: Arc<Server>,
-    /// `None` for background workers.
+    /// The worker's number; `None` for a background worker.
     number: Option<usize>,
     mailbox: Arc<WorkerMailbox>,
 }
@@ -61,12 +61,11 @@ thread_local! {
     static THIS_WORKER: RefCell<Option<WorkerContext>> = const { RefCell::new(None) };
 }
 
-/// Starts worker number `number`.
 pub(crate) fn spawn_worker(server: &Arc<Server>, number: usize) -> std::io::Result<WorkerHandle> {
     spawn_thread(server, Some(number), format!("{WORKER_NAME_PREFIX}{number}"))
 }
 
-/// Starts the configured background workers for slow commands, and one more for commands that wait.
+/// Starts the configured number of background workers for slow commands, and one more for commands that wait for locks.
 pub(crate) fn spawn_background(server: &Arc<Server>) -> std::io::Result<Vec<WorkerHandle>> {
     let names = match server.config.get(keys::LONG_COMMAND_THREADS) {
         0 => Vec::new(),
@@ -95,15 +94,15 @@ fn spawn_thread(server: &Arc<Server>, number: Option<usize>, name: String) -> st
             .expect("a thread that cannot get its event loop cannot serve anybody");
         THIS_WORKER.set(Some(WorkerContext { server: server.clone(), number, mailbox: own_mailbox.clone() }));
         runtime.block_on(run_accept_loop(server, number, own_mailbox));
-        // Dropped before the thread-local state of the thread is destroyed.
+        // The runtime must be dropped before the thread-local state that its tasks use is destroyed.
         drop(runtime);
         THIS_WORKER.set(None);
     })?;
     Ok(WorkerHandle { sender, thread, activity, mailbox })
 }
 
-/// Starts the watchdog that moves connections away from blocked workers; `None` if slow commands may block other
-/// clients.
+/// Starts the watchdog that moves connections away from blocked workers. Returns `None` if the configuration lets slow
+/// commands block other clients.
 pub(crate) fn spawn_watchdog(server: &Arc<Server>) -> std::io::Result<Option<JoinHandle<()>>> {
     if server.config.get(keys::LONG_COMMAND_THREADS) == 0 {
         return Ok(None);
@@ -118,21 +117,21 @@ pub(crate) fn spawn_watchdog(server: &Arc<Server>) -> std::io::Result<Option<Joi
     std::thread::Builder::new().name("watch".to_owned()).spawn(look).map(Some)
 }
 
-/// Called when a script has run for so long that other clients get BUSY: the other connections of the calling worker
-/// move to another thread.
+/// Called when a script has run for so long that other clients get BUSY. Moves the other connections of the calling
+/// worker to another thread.
 pub(crate) fn offload_this_worker() {
     THIS_WORKER.with_borrow(|place| {
         let Some(place) = place else { return };
         let (worker_pool, engine) = (&place.server.network.worker_pool, &place.server.engine);
         match place.number {
             Some(number) => worker_pool.offload_worker(number, engine),
-            // On a background worker others wait in its queue, unless they must get BUSY.
+            // On a background worker, other connections wait in its queue, unless they must get the BUSY error.
             None => {
-                // Called before the moved connections request what the script holds.
+                // The busy state is updated before the moved connections request locks that the script holds.
                 worker_pool.watch_scripts(engine);
                 place.mailbox.take_messages().into_iter().for_each(|message| match message {
                     MailboxMessage::Migrated(client) => worker_pool.return_from_background(client),
-                    // These belong to a worker and move there.
+                    // New clients are only sent to workers, never to a background worker.
                     MailboxMessage::Accepted(..) => {}
                 });
             }
@@ -171,23 +170,24 @@ fn serve_connection(connection: Box<Connection>) {
     });
 }
 
-/// Moves a connection of the calling worker to a background worker; to the one for waiting commands if `is_waiting`.
+/// Moves a connection of the calling worker to a background worker. `is_waiting` selects the one for commands that
+/// wait.
 fn move_to_background(mut connection: Box<Connection>, is_waiting: bool) {
     let server = connection.server.clone();
-    // An error means that the socket is gone, and the connection with it.
+    // An error means that the socket is gone. The connection is dropped.
     let Ok(socket) = connection.leave_event_loop() else { return };
     let client = Box::new(MovedConnection(connection, socket));
     server.network.worker_pool.move_to_background(client, is_waiting, &server.engine);
 }
 
-/// Returns a connection to its own worker.
+/// Returns a connection from the background to the worker that owns it.
 fn return_to_owner(mut connection: Box<Connection>) {
     let server = connection.server.clone();
     let Ok(socket) = connection.leave_event_loop() else { return };
     server.network.worker_pool.return_from_background(Box::new(MovedConnection(connection, socket)));
 }
 
-/// Serves a client whose connection is established.
+/// Serves a client after TCP accept and TLS handshake.
 fn serve_client(server: &Arc<Server>, stream: Stream, owner: usize) {
     match Connection::new(server.clone(), stream, owner) {
         Ok(connection) => serve_connection(Box::new(connection)),
@@ -200,7 +200,7 @@ fn log_lost_connection(server: &Server, error: &std::io::Error) {
     tracing::debug!("a connection was lost before it was served: {error}");
 }
 
-/// Completes the TLS handshake with a client, within a timeout, and serves it.
+/// Completes the TLS handshake with a client within a timeout, and then serves the client.
 async fn accept_tls_client(server: Arc<Server>, mut stream: Stream, owner: usize) {
     let peer = stream.addresses().ok().flatten().map(|(peer, _)| peer.to_string()).unwrap_or_default();
     let agreed = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.handshake()).await;
@@ -213,7 +213,7 @@ async fn accept_tls_client(server: Arc<Server>, mut stream: Stream, owner: usize
     }
 }
 
-/// A client that was served by another thread.
+/// A connection and its socket on the way from one thread to another.
 struct MovedConnection(Box<Connection>, Socket);
 
 impl MigratingConnection for MovedConnection {
@@ -246,7 +246,7 @@ fn handle_message(server: &Arc<Server>, message: MailboxMessage) {
     match message {
         MailboxMessage::Migrated(client) => client.resume_here(),
         MailboxMessage::Accepted(socket, owner) => match Stream::open(socket) {
-            // Boxed only here, so that the state of the handshake does not enlarge every connection.
+            // Only a TLS handshake is boxed here, so that its state does not enlarge every connection.
             Ok(stream @ Stream::Tls(_)) => {
                 drop(tokio::spawn(Box::pin(accept_tls_client(server.clone(), stream, owner))));
             }
@@ -256,7 +256,7 @@ fn handle_message(server: &Arc<Server>, message: MailboxMessage) {
     }
 }
 
-/// Accepts connections on the calling event loop.
+/// Handles the mailbox messages of the calling thread: new and moved connections.
 async fn run_accept_loop(server: Arc<Server>, number: Option<usize>, mailbox: Arc<WorkerMailbox>) {
     tokio::spawn(WakeBatches::current().run());
     let next = || poll_fn(|context| mailbox.receiver.lock().poll_recv(context));
@@ -284,10 +284,10 @@ async fn run_accept_loop(server: Arc<Server>, number: Option<usize>, mailbox: Ar
     }
 }
 
-/// Moves connections of worker `number` back to it. Returns whether more must follow later.
+/// Moves connections that this thread serves for others back to their owners. Returns whether more must follow later.
 fn return_connections(server: &Server, number: usize, slots: &ConnectionSlots) -> bool {
     let worker_pool = &server.network.worker_pool;
-    // Copied, since other threads take the locks of the pool and of the slots in the other order.
+    // The placement is copied, since other threads lock the pool and the slots in the other order.
     let placement = worker_pool.placement();
     for (connection, socket) in slots.take_idle(|owner| placement.can_return_to_owner(owner, number)) {
         worker_pool.return_to_owner(Box::new(MovedConnection(connection, socket)));

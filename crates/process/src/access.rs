@@ -8,10 +8,10 @@ use config::{Config, keys};
 use engine::Engine;
 use resp::{Args, Writer};
 
-/// Runs ACL GENPASS.
+/// Executes ACL GENPASS and writes the random password as reply.
 ///
 /// # Errors
-/// The error reply.
+/// The text of the error reply.
 pub fn genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), String> {
     if args.len() > 3 {
         let name = String::from_utf8_lossy(args.get(1).unwrap_or_default());
@@ -27,8 +27,8 @@ pub fn genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), String> {
 /// Loads the ACL file at startup, if one is configured.
 ///
 /// # Errors
-/// The file cannot be read or has invalid lines, or the configuration also defines users. The server should not start
-/// then.
+/// The file cannot be read or has invalid lines, or the configuration also defines users. In these cases the server
+/// should not start.
 pub fn load_acl_file_at_startup(engine: &Engine, config: &Config) -> Result<()> {
     let Some(path) = config.get(keys::ACLFILE) else { return Ok(()) };
     if !config.user_lines().is_empty() {
@@ -45,7 +45,7 @@ pub fn load_acl_file_at_startup(engine: &Engine, config: &Config) -> Result<()> 
 /// Replaces all users by those of the ACL file. An invalid file changes nothing.
 ///
 /// # Errors
-/// The text for ACL LOAD: the file cannot be read, or which lines are invalid.
+/// The error reply to ACL LOAD, which says why the file cannot be read or which lines are invalid.
 pub fn load_acl_file(engine: &Engine, path: &str) -> Result<(), String> {
     let text =
         std::fs::read(path).map_err(|error| format!("Error loading ACLs, opening file '{path}': {error}"))?;

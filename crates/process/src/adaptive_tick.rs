@@ -1,11 +1,11 @@
 //! The tick that drives a server's periodic work.
 //!
 //! All periodic work (the cron of the housekeeping, save points, rewrites, checks of replicas) runs on the same ticks,
-//! ten per second, so that the control thread wakes only once for all of it. Without requests the server is idle and
+//! ten per second, so that the control thread wakes only once for all of it. A server without requests is idle and
 //! ticks once per second, or at once when input arrives. This keeps idle nodes cheap on hosts with dozens of them.
 //!
-//! Threads that receive input call [`AdaptiveTick::notify_input`], which costs one load unless the server is idle. A call that races
-//! with the start of an idle period can be missed; that tick is then late by up to a second, once.
+//! Threads that receive input call [`AdaptiveTick::notify_input`], which costs one load unless the server is idle. A
+//! call that races with the start of an idle period can be missed; the next tick is then late by up to a second.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,18 +19,18 @@ pub const TICK_PERIOD: Duration = Duration::from_millis(100);
 /// Time between ticks while the server is idle.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
-/// The tick of one server.
+/// The tick of one server, which slows down while the server is idle.
 #[derive(Debug, Default)]
 pub struct AdaptiveTick {
     is_idle: AtomicBool,
     woken: Notify,
     ticks: Notify,
-    /// Threads that sleep while the server is idle.
+    /// Wakes threads in [`AdaptiveTick::sleep_while_idle`].
     sleepers: (Mutex<()>, Condvar),
 }
 
 impl AdaptiveTick {
-    /// Reports input, which may mean work for periodic tasks.
+    /// Reports that a thread has received input, which may mean work for periodic tasks.
     #[inline]
     pub fn notify_input(&self) {
         if self.is_idle.load(Ordering::Relaxed) {
@@ -55,12 +55,12 @@ impl AdaptiveTick {
         }
     }
 
-    /// Whether the server is idle.
+    /// Returns whether the server is idle and ticks slowly.
     pub fn is_idle(&self) -> bool {
         self.is_idle.load(Ordering::Relaxed)
     }
 
-    /// Waits for the next tick. A tick is missed by tasks that are not waiting when it fires.
+    /// Waits for the next tick. A task that is not waiting when the tick fires misses it.
     pub async fn wait_for_tick(&self) {
         self.ticks.notified().await;
     }
@@ -76,7 +76,7 @@ impl AdaptiveTick {
     pub async fn drive_idle_tick(&self, last: Instant, is_quiet: impl FnOnce() -> bool) {
         self.is_idle.store(true, Ordering::SeqCst);
         if is_quiet() {
-            // A notification from an earlier idle period may be left over. It only causes one extra tick.
+            // A notification from an earlier idle period may be left over. Its only effect is one extra tick.
             let _ = timeout(IDLE_PERIOD, self.woken.notified()).await;
             self.is_idle.store(false, Ordering::Relaxed);
             self.ticks.notify_waiters();

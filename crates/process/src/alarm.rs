@@ -1,7 +1,7 @@
 //! Logs the state of all threads on SIGALRM. The process continues, as in Valkey.
 //!
-//! The states of other threads come from the kernel. Their stacks are not unwound: this would have to happen in a
-//! signal handler, where a thread that holds the allocator's lock would deadlock.
+//! The kernel reports the states of other threads. Their stacks are not unwound: this would have to happen in a signal
+//! handler, where a thread that holds the allocator's lock would deadlock.
 
 use std::backtrace::Backtrace;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ pub fn log_threads_on_sigalrm() -> std::io::Result<()> {
     Ok(())
 }
 
-/// One line per thread, then the stack of the calling thread.
+/// Returns one line per thread, followed by the stack of the calling thread.
 fn thread_report() -> String {
     let mut text = String::new();
     let own = rustix::thread::gettid().as_raw_nonzero().get();
@@ -62,7 +62,7 @@ mod tests {
         let (stop, wait) = std::sync::mpsc::channel::<()>();
         let (tell, started) = std::sync::mpsc::channel();
         let other = std::thread::Builder::new().name("other-one".to_owned());
-        // A thread sets its own name, before it runs the closure.
+        // The thread sets its own name before it runs this closure.
         let run = move || tell.send(()).is_ok() && wait.recv().is_err();
         let other = other.spawn(run).unwrap();
         started.recv().unwrap();

@@ -5,7 +5,7 @@
 //! for everyone: connections break, the port refuses connections, and the node is failed over or restarted. Before
 //! that, the server stops serving clients ([`CrashReportSource::stop_serving`]) and logs the failed assertion with its location,
 //! the stack, the client with its command, INFO and the client list. A separate thread writes the report and gets
-//! [`TIMEOUT`] to finish, because the panicking thread may hold locks that the report needs.
+//! [`REPORT_TIMEOUT`] to finish, because the panicking thread may hold locks that the report needs.
 //!
 //! Invariant: a panic in a command ([`run_guarded`]) is reported after unwinding, when its arguments are available and its
 //! locks are released. Any other panic is reported where it happens, without unwinding.
@@ -21,20 +21,20 @@ use acl::CommandCatalogue;
 use engine::Client;
 use resp::Args;
 
-/// Time limit for the report. It must be shorter than failure detection by other nodes. Debug builds need longer,
-/// because symbolizing a stack is slow there.
+/// Time limit for the report. It must be shorter than the time in which other nodes detect a failure. Debug builds need
+/// longer, because symbolizing a stack is slow there.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
-/// Number of arguments shown.
+/// The maximum number of the command's arguments in the report.
 const MAX_ARGUMENTS: usize = 32;
 const MAX_ARGUMENT_BYTES: usize = 128;
 
-/// The first thread that panicked. Its panic ends the process.
+/// The first thread that panicked. Panics of other threads are ignored, because this one ends the process.
 static PANICKING_THREAD: OnceLock<ThreadId> = OnceLock::new();
-/// The panic, until its thread has been unwound.
+/// The panic of a guarded thread, kept until that thread has been unwound.
 static CAPTURED_PANIC: Mutex<Option<CapturedPanic>> = Mutex::new(None);
 
 thread_local! {
-    /// Whether this thread is running a client's commands.
+    /// Whether this thread is running a client's commands ([`run_guarded`]).
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -47,7 +47,7 @@ struct CapturedPanic {
 
 /// A server whose state goes into the crash report.
 pub trait CrashReportSource: Send + Sync {
-    /// Stops serving clients immediately.
+    /// Stops serving clients immediately. Must not wait for locks, which the panicking thread may hold.
     fn stop_serving(&self);
 
     /// Calls `write_section` with a title and a text for each section, in order. If one section blocks, the earlier ones are
@@ -55,13 +55,13 @@ pub trait CrashReportSource: Send + Sync {
     fn write_sections(&self, write_section: &mut dyn FnMut(&str, &str));
 }
 
-/// Not set in a sentinel.
+/// The server to report on; not set in a sentinel.
 static REPORT_SOURCE: OnceLock<Arc<dyn CrashReportSource>> = OnceLock::new();
 
-/// Makes every later panic of this process end it.
+/// Makes every later panic end the process. `source` provides the server's state for the report.
 pub fn abort_on_panic(source: Option<Arc<dyn CrashReportSource>>) {
     if let Some(source) = source {
-        // Already set if a test runs several servers in one process.
+        // An error means that a test runs several servers in one process. The first source stays.
         let _ = REPORT_SOURCE.set(source);
     }
     std::panic::set_hook(Box::new(on_panic));
@@ -70,7 +70,7 @@ pub fn abort_on_panic(source: Option<Arc<dyn CrashReportSource>>) {
 fn on_panic(panic: &PanicHookInfo<'_>) {
     let this = std::thread::current();
     if *PANICKING_THREAD.get_or_init(|| this.id()) != this.id() {
-        // Another panic is ending the process. This thread must not touch anything more.
+        // Another thread's panic is ending the process. This thread must not touch anything more.
         loop {
             std::thread::park();
         }
@@ -84,7 +84,7 @@ fn on_panic(panic: &PanicHookInfo<'_>) {
     };
     let second = CAPTURED_PANIC.lock().unwrap_or_else(PoisonError::into_inner).replace(found);
     if second.is_some() {
-        // A panic while unwinding.
+        // The panic happened while unwinding another one.
         report_and_abort(String::new());
     }
     if let Some(source) = REPORT_SOURCE.get() {
@@ -95,7 +95,7 @@ fn on_panic(panic: &PanicHookInfo<'_>) {
     }
 }
 
-/// Runs a client's commands. Returns `None` after a panic; the caller must then call [`abort_in_command`].
+/// Runs a client's commands. Returns `None` after a panic; in that case the caller must call [`abort_in_command`].
 pub fn run_guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
     IS_GUARDED.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(run)).ok();
@@ -103,7 +103,7 @@ pub fn run_guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
     outcome
 }
 
-/// Ends the process after a panic in a command of this client.
+/// Logs the crash report with this client's command, and ends the process.
 pub fn abort_in_command(client: &Client, catalogue: &CommandCatalogue, args: Option<Args<'_>>) -> ! {
     let line = client.describe(crate::time::now(), catalogue);
     let mut text = format!("{}\n", String::from_utf8_lossy(&line));
@@ -116,7 +116,7 @@ pub fn abort_in_command(client: &Client, catalogue: &CommandCatalogue, args: Opt
     report_and_abort(text)
 }
 
-/// Logs the report, then aborts.
+/// Writes the report on a separate thread, and aborts when it is complete or the time limit has passed.
 fn report_and_abort(client: String) -> ! {
     let found = CAPTURED_PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (done, finished) = std::sync::mpsc::channel();
@@ -124,7 +124,7 @@ fn report_and_abort(client: String) -> ! {
         if let Some(found) = found {
             write_report(&found, &client);
         }
-        // The receiver may have timed out.
+        // The thread that waits for the report may have timed out.
         let _ = done.send(());
     });
     if reporting.is_ok() {
@@ -136,7 +136,7 @@ fn report_and_abort(client: String) -> ! {
 fn write_report(found: &CapturedPanic, client: &str) {
     let version = env!("CARGO_PKG_VERSION");
     let CapturedPanic { thread, message, stack } = found;
-    // Logged first: the parts that need no lock.
+    // The parts that need no lock are logged first.
     tracing::error!(
         "=== REDIS BUG REPORT START: Cut & paste starting from here ===\n\
          Redoubt {version} crashed: thread '{thread}' panicked: {message}"

@@ -10,12 +10,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use config::{Config, Supervised, Text, keys};
 
-/// Environment variable of the background process, which stops it from daemonizing again.
+/// Environment variable of the background process, which keeps that process from daemonizing again.
 const BACKGROUND_ENV: &str = "REDOUBT_IN_BACKGROUND";
 
 /// With `daemonize yes`, starts this program again, detached from the terminal. Returns `true` if the calling process
-/// should exit. Has no effect under a supervisor. The new process starts in `started_in`, as it parses the same command
-/// line with relative paths.
+/// should exit. Has no effect under a supervisor. The new process starts in `started_in`, because it parses the same
+/// command line with relative paths.
 ///
 /// # Errors
 /// The program cannot be started again.
@@ -50,13 +50,13 @@ pub fn daemonize(config: &Config, started_in: &Path, stdin: Option<&str>) -> Res
     Ok(true)
 }
 
-/// Path of the pid file. A daemon has one even without `pidfile`.
+/// Returns the path of the pid file. A daemon has a pid file even if `pidfile` is not set.
 pub fn pid_file(config: &Config) -> Option<Text> {
     let is_daemon = || config.get(keys::DAEMONIZE) && detect_supervisor(config).is_none();
     config.get(keys::PIDFILE).or_else(|| is_daemon().then(|| "/var/run/redis.pid".into()))
 }
 
-/// Writes the pid file. A failure is only logged.
+/// Writes the pid file. A failure is logged and otherwise ignored.
 pub fn write_pid_file(config: &Config) {
     if let Some(path) = pid_file(config)
         && let Err(error) = std::fs::write(&*path, format!("{}\n", std::process::id()))
@@ -65,10 +65,10 @@ pub fn write_pid_file(config: &Config) {
     }
 }
 
-/// Removes the pid file and the unix socket.
+/// Removes the pid file and the unix socket. Errors are ignored, since the process is ending.
 pub fn remove_files(config: &Config) {
     for path in [pid_file(config), config.get(keys::UNIXSOCKET)].into_iter().flatten() {
-        // The file may be gone already.
+        // The file may have been removed already.
         let _ = std::fs::remove_file(&*path);
     }
 }
@@ -85,7 +85,7 @@ pub fn ignore_hangups() -> Result<()> {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Supervisor {
-    /// Path of the notification socket.
+    /// The supervisor is systemd; contains the path of its notification socket.
     Systemd(String),
     Upstart,
 }
@@ -130,7 +130,7 @@ pub fn notify_ready(config: &Config) {
 /// Notifies systemd that the process is stopping, so that a long save is not taken for a hang.
 pub fn notify_stopping(config: &Config) {
     if let Some(Supervisor::Systemd(socket)) = detect_supervisor(config) {
-        // Best effort: the process stops either way.
+        // An error is ignored, because the process stops either way.
         let _ = notify_systemd(&socket, b"STOPPING=1\n");
     }
 }
@@ -146,9 +146,9 @@ fn notify_systemd(path: &str, message: &[u8]) -> std::io::Result<()> {
     socket.send_to_addr(message, &address).map(|_| ())
 }
 
-/// Sends SIGSTOP to this process.
+/// Stops this process by SIGSTOP, until a SIGCONT arrives.
 pub fn suspend() {
-    // Cannot fail for the own process.
+    // A process may always signal itself, so this cannot fail.
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
 }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 /// Prefix of worker thread names, followed by the worker's number.
 pub const WORKER_NAME_PREFIX: &str = "worker-";
 
-/// The CPU time of all event loops, and the sample for the mean time of a cycle.
+/// The CPU time of all workers' event loops, and samples for the mean time of a cycle.
 #[derive(Debug, Default)]
 pub struct EventLoopTime {
     /// CPU time at the last CONFIG RESETSTAT, in microseconds.
@@ -26,12 +26,13 @@ struct CycleSample {
 }
 
 impl EventLoopTime {
-    /// CPU time since the last reset, in microseconds.
+    /// Returns the CPU time since the last CONFIG RESETSTAT, in microseconds.
     pub fn total_micros(&self) -> u64 {
         worker_cpu_micros().saturating_sub(self.base.load(Ordering::Relaxed))
     }
 
-    /// Mean duration of a cycle since the last call, in microseconds. `cycles` is the total number so far.
+    /// Returns the mean duration of a cycle since the last call, in microseconds. `micros` and `cycles` are the totals
+    /// so far.
     pub fn mean_cycle_micros(&self, micros: u64, cycles: u64) -> u64 {
         let mut last = self.last.lock();
         if let Some(more) = cycles.checked_sub(last.cycles).filter(|more| *more > 0) {
@@ -41,14 +42,14 @@ impl EventLoopTime {
         last.mean
     }
 
-    /// Restarts all counts (CONFIG RESETSTAT).
+    /// Restarts the CPU time at zero (CONFIG RESETSTAT).
     pub fn reset(&self) {
         self.base.store(worker_cpu_micros(), Ordering::Relaxed);
         *self.last.lock() = CycleSample::default();
     }
 }
 
-/// CPU time of the threads that are workers now, in microseconds.
+/// Returns the CPU time of the current workers' threads, in microseconds.
 fn worker_cpu_micros() -> u64 {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return 0 };
     let nanos = threads.filter_map(|thread| {

@@ -2,7 +2,7 @@
 
 use config::{Config, keys};
 
-/// File descriptors needed for other purposes than clients: listeners, logs, snapshots and links.
+/// File descriptors that are needed for other purposes than clients, such as listeners, logs, snapshots and links.
 const RESERVED_FILES: u64 = 32;
 
 /// Raises the limit at startup to what `maxclients` needs, or lowers `maxclients` if that fails.
@@ -25,7 +25,7 @@ pub fn raise_at_startup(config: &Config) {
 /// Raises the limit to what `maxclients` needs.
 ///
 /// # Errors
-/// The error text for CONFIG SET, with the number of clients that is possible.
+/// The error reply to CONFIG SET, with the number of clients that is possible.
 pub fn raise_for_config_set(config: &Config) -> Result<(), String> {
     let wanted = (config.get(keys::MAXCLIENTS) as u64).saturating_add(RESERVED_FILES);
     let granted = rlimit::increase_nofile_limit(wanted).unwrap_or(0);

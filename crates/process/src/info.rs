@@ -9,38 +9,38 @@ use engine::{Client, Engine, PauseMode, PausePurpose};
 
 use crate::time;
 
-/// The text of an INFO section under construction.
+/// An INFO section to which fields are appended.
 #[derive(Debug, Default)]
 pub struct InfoText(String);
 
 impl InfoText {
-    /// Appends a field.
+    /// Appends the line `name:value`.
     pub fn write_line(&mut self, name: &str, value: impl Display) {
         // Writing to a String cannot fail.
         let _ = write!(self.0, "{name}:{value}\r\n");
     }
 
-    /// The underlying text, for writers that append whole lines.
+    /// Returns the underlying text, for writers that append whole lines.
     pub fn write_raw(&mut self) -> &mut String {
         &mut self.0
     }
 }
 
-/// The fields of the Server section.
+/// The fields of INFO's Server section.
 pub struct ProcessInfo<'a> {
-    /// The configuration, for the parameters shown.
+    /// The configuration, whose parameters appear in some fields.
     pub config: &'a Config,
     /// `standalone`, `cluster` or `sentinel`.
     pub mode: &'static str,
-    /// Changes with every start of a server; a sentinel keeps its id.
+    /// The run id. A server has a new one after each start; a sentinel keeps its id.
     pub run_id: &'a dyn Display,
     /// The TCP port for clients.
     pub tcp_port: u16,
-    /// Seconds since the start.
+    /// Number of seconds since the start.
     pub uptime_secs: u64,
     /// Path of the executable.
     pub executable: &'a dyn Display,
-    /// Path of the configuration file, or empty.
+    /// Path of the configuration file; empty if there is none.
     pub config_file: &'a dyn Display,
     /// Whether several threads serve clients.
     pub is_threaded: bool,
@@ -53,7 +53,7 @@ impl std::fmt::Debug for ProcessInfo<'_> {
 }
 
 impl ProcessInfo<'_> {
-    /// Appends the fields.
+    /// Appends the fields of the Server section.
     pub fn write(&self, text: &mut InfoText) {
         let system = rustix::system::uname();
         let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
@@ -71,7 +71,7 @@ impl ProcessInfo<'_> {
         text.write_line("arch_bits", usize::BITS);
         text.write_line("monotonic_clock", "quanta");
         text.write_line("multiplexing_api", "epoll");
-        // Redis shows this for compilers other than gcc.
+        // Redis shows this version if it was not compiled by gcc.
         text.write_line("gcc_version", "0.0.0");
         text.write_line("process_id", std::process::id());
         text.write_line("process_supervised", self.config.get(keys::SUPERVISED));
@@ -80,7 +80,7 @@ impl ProcessInfo<'_> {
         text.write_line("server_time_usec", time::unix_micros());
         text.write_line("uptime_in_seconds", self.uptime_secs);
         text.write_line("uptime_in_days", self.uptime_secs / 86400);
-        // Shown for compatibility: periodic work here runs when due.
+        // `hz` is shown for compatibility, but periodic work here runs when it is due.
         text.write_line("hz", self.config.get(keys::HZ));
         text.write_line("configured_hz", self.config.get(keys::HZ));
         text.write_line("clients_hz", 1);
@@ -114,7 +114,7 @@ pub fn write_pause_state(engine: &Engine, text: &mut InfoText) {
     text.write_line("paused_timeout_milliseconds", left.max(0));
 }
 
-/// The maximum over all clients of the counter chosen by `bytes`.
+/// Returns the maximum of one counter over all clients. `bytes` selects the counter.
 pub fn largest_buffer(clients: &[Arc<Client>], bytes: fn(&Client) -> &AtomicUsize) -> usize {
     clients.iter().map(|client| bytes(client).load(Ordering::Relaxed)).max().unwrap_or(0)
 }
@@ -132,14 +132,14 @@ pub fn write_cpu_times(text: &mut InfoText) {
     text.write_line("used_active_time_main_thread", format!("{:.6}", active_seconds(std::process::id())));
 }
 
-/// CPU time of a thread in seconds, not counting time spent waiting for events.
+/// Returns the CPU time of a thread in seconds, without the time spent waiting for events.
 fn active_seconds(thread: u32) -> f64 {
     let times = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap_or_default();
     let nanos = times.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or(0);
     nanos as f64 / 1e9
 }
 
-/// User and system time in seconds, followed by those of ended children.
+/// Returns user and system time in seconds, followed by those of child processes that have ended.
 fn cpu_seconds(path: &str) -> [f64; 4] {
     // Fields 14 to 17, in clock ticks. The process name in parentheses before them may contain anything.
     let stat = std::fs::read_to_string(path).unwrap_or_default();

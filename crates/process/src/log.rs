@@ -31,13 +31,13 @@ static MIN_LEVEL: AtomicU8 = AtomicU8::new(2);
 static LOG_ROLE: AtomicU8 = AtomicU8::new(b'M');
 static LOG_FORMAT: RwLock<(LogFormat, LogTimestamp)> = RwLock::new((LogFormat::Legacy, LogTimestamp::Legacy));
 
-/// Sets the line format (`log-format`, `log-timestamp-format`).
+/// Sets the line format and the timestamp format (`log-format`, `log-timestamp-format`).
 pub fn set_format(values: &Values) {
     let form = (values[keys::LOG_FORMAT], values[keys::LOG_TIMESTAMP_FORMAT]);
     *LOG_FORMAT.write().unwrap_or_else(PoisonError::into_inner) = form;
 }
 
-/// Sets the minimum level of logged messages.
+/// Sets the level below which messages are not logged (`loglevel`).
 pub fn set_level(level: LogLevel) {
     let level_index = match level {
         LogLevel::Debug => 0,
@@ -49,7 +49,7 @@ pub fn set_level(level: LogLevel) {
     MIN_LEVEL.store(level_index, Ordering::Relaxed);
 }
 
-/// Sets the role letter shown in log lines.
+/// Sets the role letter shown in log lines: `M` for a master, `S` for a replica, `X` for a sentinel.
 pub fn set_role(letter: u8) {
     LOG_ROLE.store(letter, Ordering::Relaxed);
 }
@@ -68,7 +68,7 @@ pub fn start(config: &Config) -> std::io::Result<()> {
     let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
     let syslog = config.get(keys::SYSLOG_ENABLED).then(|| Syslog::open(config)).transpose()?;
     let layer = LogLayer { sink: Mutex::new(sink), syslog, offset, pid: std::process::id() };
-    // Tests start several servers in one process; the first log stays.
+    // Tests start several servers in one process, where the first subscriber stays.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer));
     Ok(())
 }
@@ -88,7 +88,7 @@ impl LogSink {
     }
 }
 
-/// A log file that may be rotated by others: if it was moved or removed, the next line creates a new one.
+/// A log file that another program may rotate. If the file was moved or removed, the next line creates a new file.
 struct LogFile {
     path: PathBuf,
     file: File,
@@ -115,7 +115,7 @@ impl LogFile {
     }
 }
 
-/// The local syslog daemon's datagram socket (RFC 3164). The daemon need not be running.
+/// The datagram socket of the local syslog daemon (RFC 3164). The daemon need not be running.
 struct Syslog {
     socket: UnixDatagram,
     /// The facility code times eight, as in the protocol.
@@ -131,10 +131,10 @@ impl Syslog {
     }
 
     fn send(&self, level_index: u8, pid: u32, message: &str) {
-        // Debug, informational, notice, warning.
+        // Syslog severities of the levels debug, verbose, notice and warning.
         let severity = [7, 6, 5, 4][usize::from(level_index.min(3))];
         let line = format!("<{}>{}[{pid}]: {message}", self.facility + severity, self.name);
-        // Logging errors must not stop the server.
+        // An error is ignored, since a missing log must not stop the server.
         let _ = self.socket.send_to(line.as_bytes(), "/dev/log");
     }
 }
@@ -187,12 +187,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
             message: message.0.trim_start(),
         };
         let line = line.format(*LOG_FORMAT.read().unwrap_or_else(PoisonError::into_inner));
-        // Logging errors must not stop the server.
+        // An error is ignored, since a missing log must not stop the server.
         let _ = self.sink.lock().unwrap_or_else(PoisonError::into_inner).write(line.as_bytes());
     }
 }
 
-/// An event's message followed by its other fields as `name=value`.
+/// Collects an event's message, followed by its other fields as `name=value`.
 #[derive(Default)]
 struct MessageVisitor(String);
 
@@ -206,7 +206,7 @@ impl Visit for MessageVisitor {
     }
 }
 
-/// Logs the first lines of every process. Tools search for them.
+/// Logs the lines that every process begins with. Tools search for these texts.
 pub fn log_startup(mode: &str, port: u16) {
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     tracing::info!("Redoubt {version} is starting, PID: {pid}, port {port}");

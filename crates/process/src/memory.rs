@@ -7,53 +7,53 @@ use keyspace::{pool_usage, pool_used_bytes};
 use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
 use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, stats};
 
-/// Lets workers query the allocator.
+/// Lets each worker query the allocator's statistics.
 pub const HEAP_COUNTER: AllocatorStats =
     AllocatorStats { thread_totals: thread_heap_turnover, total_bytes: heap_bytes };
 
-/// Memory usage at one time, in bytes.
+/// Memory usage at one moment, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// Used by the server.
+    /// Bytes in use by the server: live allocations of the general allocator and of the keyspace's pool.
     pub used: usize,
-    /// Allocated from the general allocator and the pool.
+    /// Bytes allocated from the general allocator and from the pool.
     pub allocated: usize,
-    /// In pages of both that are in use.
+    /// Bytes in pages of the allocator and the pool that are in use.
     pub active: usize,
-    /// Physically resident, of both.
+    /// Bytes of the allocator and the pool that are physically resident.
     pub resident: usize,
-    /// Resident set of the process.
+    /// The resident set size of the process, which also includes code and stacks.
     pub rss: usize,
 }
 
-/// Tracks peak and startup memory.
+/// Remembers the peak of memory usage, and the usage of the empty server.
 #[derive(Debug, Default)]
 pub struct MemoryTracker {
     peak: AtomicUsize,
     startup: AtomicUsize,
 }
 
-/// Bytes in use: live allocations of the general allocator plus those of the keyspace's pool. Refreshes the allocator's
-/// statistics.
+/// Returns the bytes in use: live allocations of the general allocator plus those of the keyspace's pool. Refreshes the
+/// allocator's statistics.
 pub(crate) fn used_bytes() -> usize {
     heap_bytes() + pool_used_bytes()
 }
 
-/// Live bytes of the general allocator. Refreshes its statistics.
+/// Returns the live bytes of the general allocator. Refreshes its statistics.
 ///
 /// The allocator counts its thread caches as allocated. These few hundred kilobytes vary with recent operations and
 /// hold no data, so they are subtracted.
 fn heap_bytes() -> usize {
-    // Reads fail in a process with another allocator (tests).
+    // A process with another allocator, such as a test, has no statistics, so errors are ignored.
     let _ = epoch::advance();
     let cached: usize = THREAD_CACHE_BYTES.name().read().unwrap_or(0);
     stats::allocated::read().unwrap_or(0).saturating_sub(cached)
 }
 
-/// jemalloc's statistic for the thread caches; 4096 stands for all arenas.
+/// The name of jemalloc's statistic for the thread caches. 4096 stands for all arenas.
 const THREAD_CACHE_BYTES: &[u8] = b"stats.arenas.4096.tcache_bytes\0";
 
-/// Bytes that this thread has allocated and freed so far.
+/// Returns how many bytes this thread has allocated and freed so far.
 fn thread_heap_turnover() -> ThreadAllocations {
     thread_local! {
         static THREAD_COUNTERS: Option<(ThreadLocal<u64>, ThreadLocal<u64>)> =
@@ -68,7 +68,7 @@ fn thread_heap_turnover() -> ThreadAllocations {
     })
 }
 
-/// Queries the allocator, the pool and the system.
+/// Queries the allocator, the keyspace's pool and the system.
 pub fn memory_usage() -> MemoryUsage {
     let (used, pool) = (used_bytes(), pool_usage());
     MemoryUsage {
@@ -80,14 +80,14 @@ pub fn memory_usage() -> MemoryUsage {
     }
 }
 
-/// Resident set size of the process; 0 if unknown.
+/// Returns the resident set size of the process in bytes, or 0 if it is unknown.
 fn resident_set_size() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split(' ').nth(1).and_then(|word| word.parse::<usize>().ok());
     pages.unwrap_or(0) * rustix::param::page_size()
 }
 
-/// Total memory of the machine in bytes.
+/// Returns the machine's total memory in bytes.
 pub fn total_system_memory() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit)
@@ -101,7 +101,7 @@ impl MemoryTracker {
         self.peak.store(used, Ordering::Relaxed);
     }
 
-    /// Updates the peak.
+    /// Raises the recorded peak if `used` bytes exceed it.
     pub fn record(&self, used: usize) {
         self.peak.fetch_max(used, Ordering::Relaxed);
     }

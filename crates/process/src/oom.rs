@@ -7,19 +7,19 @@ const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
 /// Range accepted by the kernel.
 const SCORE_RANGE: std::ops::RangeInclusive<i64> = -1000..=1000;
 
-/// Sets the `oom_score_adj` of this process by role.
+/// Sets the `oom_score_adj` of this process according to its role.
 #[derive(Debug, Default)]
 pub struct OomScoreAdjuster(Mutex<AdjusterState>);
 
 #[derive(Debug, Default)]
 struct AdjusterState {
-    /// The score before the initial change.
+    /// The score that the process had before the first change. `None` until then.
     initial: Option<i64>,
     last: Option<i64>,
 }
 
 impl OomScoreAdjuster {
-    /// Writes the score for the current role, if it differs from the last one written.
+    /// Writes the score for the current role if it differs from the last one written.
     pub fn apply(&self, config: &Config, replica: bool) {
         let mut state = self.0.lock();
         let mode = config.get(keys::OOM_SCORE_ADJ);

@@ -16,7 +16,7 @@ use config::{Config, keys};
 /// previous working directory.
 ///
 /// # Errors
-/// The directory or the log file cannot be used. The server should not start then.
+/// The directory or the log file cannot be used. In this case the server should not start.
 pub fn enter_working_directory(config: &Config) -> Result<PathBuf> {
     let started_in = std::env::current_dir().unwrap_or_default();
     let dir = config.get(keys::DIR);

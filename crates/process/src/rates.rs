@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 /// Averaging window: 16 samples at ten per second.
 const AVERAGING_WINDOW: Duration = Duration::from_millis(1600);
 
-/// The counters with a rate.
+/// A counter whose rate per second is shown in INFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
-    /// Commands executed.
+    /// Executed commands.
     Commands,
     /// Bytes received from clients.
     InputBytes,
@@ -32,15 +32,15 @@ pub const RATE_COUNT: usize = 6;
 /// All counters at one time.
 type Sample = (Instant, [u64; RATE_COUNT]);
 
-/// The recent samples.
+/// The counter samples of the averaging window.
 #[derive(Debug, Default)]
 pub struct Rates(Mutex<VecDeque<Sample>>);
 
 impl Rates {
-    /// Adds a sample. `counters` are in the order of [`Rate`].
+    /// Adds a sample. `counters` has one value for each variant of [`Rate`], in that order.
     pub fn sample(&self, now: Instant, counters: [u64; RATE_COUNT]) {
         let mut samples = self.0.lock();
-        // The counters were reset.
+        // A counter that decreased was reset, so the older samples are useless.
         if samples.back().is_some_and(|(_, last)| last.iter().zip(&counters).any(|(last, now)| last > now)) {
             samples.clear();
         }
@@ -56,7 +56,7 @@ impl Rates {
         self.0.lock().clear();
     }
 
-    /// The mean rate per second over the window; 0 with fewer than two samples.
+    /// Returns the mean rate per second over the window, or 0 with fewer than two samples.
     pub fn per_second(&self, rate: Rate) -> f64 {
         let samples = self.0.lock();
         let (Some((from, first)), Some((to, last))) = (samples.front(), samples.back()) else { return 0.0 };

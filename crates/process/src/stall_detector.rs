@@ -1,8 +1,8 @@
 //! Detects threads that are stalled by one long task.
 //!
 //! A worker records when it begins and ends a task ([`begin_task`], [`end_task`]). Another thread polls these times
-//! ([`StallDetector`]). A thread is stalled if a single task has used much processor time. Time during which the system ran
-//! other threads does not count, so the check reads the thread's own CPU clock.
+//! ([`StallDetector`]). A thread is stalled if a single task has used much processor time. Time during which the kernel
+//! ran other threads does not count, so the check reads the thread's own CPU clock.
 
 use std::cell::OnceCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,17 +13,17 @@ use nix::time::{ClockId, clock_gettime};
 
 /// Tasks that have run for this long are checked more closely.
 const SUSPICIOUS_AGE_NANOS: u64 = 1_000_000;
-/// A suspicious task that then uses this much more CPU time has stalled its thread.
+/// If a suspicious task then uses this much more CPU time, its thread is stalled.
 const STALLED_CPU_NANOS: u64 = 500_000;
-/// So has a task of this age, even if it only waits.
+/// If a task reaches this age, its thread is stalled even if the task only waits.
 const STALLED_AGE_NANOS: u64 = 50_000_000;
 
-/// A thread's current task, as published to other threads.
+/// What a thread publishes to other threads about its current task.
 #[derive(Debug, Default)]
 pub struct ThreadActivity {
-    /// Start time of the current task; 0 while the thread is idle.
+    /// When the current task began, in nanoseconds; 0 while the thread is idle.
     task_start: AtomicU64,
-    /// The thread's CPU clock.
+    /// The thread's CPU clock, which other threads can read. Set by the thread itself.
     cpu_clock: OnceLock<ClockId>,
 }
 
@@ -48,29 +48,29 @@ pub fn end_task() {
 }
 
 impl ThreadActivity {
-    /// Makes the calling thread publish its tasks here.
+    /// Makes [`begin_task`] and [`end_task`] on the calling thread update this value.
     pub fn register_current_thread(self: &Arc<Self>) {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        // The kernel's encoding of a thread's CPU clock.
+        // The kernel encodes the CPU clock of a thread like this.
         let _ = self.cpu_clock.set(ClockId::from_raw((!thread << 3) | 0b110));
         CURRENT.with(|own| {
             let _ = own.set(self.clone());
         });
     }
 
-    /// Start time of the current task; 0 while the thread is idle.
+    /// Returns when the current task began, in nanoseconds; 0 while the thread is idle.
     pub fn task_start(&self) -> u64 {
         self.task_start.load(Ordering::Relaxed)
     }
 
-    /// CPU time the thread has used so far, in nanoseconds.
+    /// Returns the CPU time that the thread has used so far, in nanoseconds.
     fn cpu_time(&self) -> Option<u64> {
         let cpu_time = clock_gettime(*self.cpu_clock.get()?).ok()?;
         u64::try_from(Duration::from(cpu_time).as_nanos()).ok()
     }
 }
 
-/// The result of a check, in order of urgency.
+/// The result of a check, from harmless to urgent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StallState {
     /// The thread is idle or runs a short task.
@@ -82,7 +82,7 @@ pub enum StallState {
 }
 
 impl StallState {
-    /// Delay until the next check.
+    /// Returns how long the watchdog waits before the next check of this thread.
     pub fn next_check_delay(self) -> Duration {
         match self {
             Self::Idle => Duration::from_millis(2),
@@ -91,10 +91,10 @@ impl StallState {
     }
 }
 
-/// Tracks one thread across several checks.
+/// Tracks one thread over several checks.
 #[derive(Debug, Default)]
 pub struct StallDetector {
-    /// Start time of the suspicious task, and the thread's CPU time when it became suspicious.
+    /// When the suspicious task began, and the thread's CPU time when the task was found suspicious.
     suspicion: Option<(u64, u64)>,
 }
 
@@ -132,10 +132,10 @@ mod tests {
     fn detects_a_task_that_uses_much_cpu_time() {
         const MS: u64 = 1_000_000;
         use StallState::{Idle, Stalled, Suspicious};
-        // Time of the check, start time of the task, CPU time of the thread so far, and the expected state, in
-        // milliseconds.
+        // Columns, in milliseconds: time of the check, start time of the task, CPU time of the thread so far. The last
+        // column is the expected state.
         let tables: [&[(u64, u64, u64, StallState)]; 5] = [
-            // A long command.
+            // The thread runs a long command.
             &[
                 (10, 10, 5, Idle),
                 (12, 10, 7, Suspicious),
@@ -143,11 +143,11 @@ mod tests {
                 (14, 10, 9, Stalled),
                 (15, 0, 9, Idle),
             ],
-            // Many short commands.
+            // The thread runs many short commands.
             &[(10, 9, 5, Suspicious), (12, 11, 7, Suspicious), (14, 13, 9, Suspicious)],
-            // The system runs other threads for some time.
+            // The kernel runs other threads for some time.
             &[(10, 9, 5, Suspicious), (11, 9, 5, Suspicious), (40, 9, 5, Suspicious), (41, 41, 6, Idle)],
-            // The task waits for something, for too long.
+            // The task waits for too long.
             &[(10, 9, 5, Suspicious), (58, 9, 5, Suspicious), (59, 9, 5, Stalled)],
             // The thread is idle.
             &[(10, 0, 5, Idle), (500, 0, 5, Idle)],

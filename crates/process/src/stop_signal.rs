@@ -1,8 +1,8 @@
-//! Signals all tasks of the server to stop.
+//! A signal that tells all tasks of a server to stop.
 
 use tokio::sync::watch;
 
-/// A stop signal, shared by all clones.
+/// A stop signal. Clones share it, and it cannot be reset.
 #[derive(Debug, Clone)]
 pub struct StopSignal(watch::Sender<bool>);
 
@@ -13,19 +13,19 @@ impl Default for StopSignal {
 }
 
 impl StopSignal {
-    /// Signals all tasks to stop.
+    /// Signals all tasks to stop. Later calls have no effect.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether [`StopSignal::stop`] has been called.
+    /// Returns whether [`StopSignal::stop`] has been called.
     pub fn is_stopped(&self) -> bool {
         *self.0.borrow()
     }
 
     /// Waits until [`StopSignal::stop`] is called.
     pub async fn stopped(&self) {
-        // Cannot fail, as `self` owns the sender.
+        // The wait cannot fail, as `self` keeps the sender alive.
         let _ = self.0.subscribe().wait_for(|stopping| *stopping).await;
     }
 }

@@ -5,27 +5,27 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clock::{Instant, Millis};
 
-/// Current wall clock time.
+/// Returns the wall clock time. It may jump, so timeouts use [`instant`].
 #[must_use]
 pub fn now() -> Millis {
     Millis(unix_micros() / 1000)
 }
 
-/// Current monotonic time, for timeouts.
+/// Returns the monotonic time, for timeouts.
 #[must_use]
 pub fn instant() -> Instant {
     Instant::from_micros(nanos() / 1000)
 }
 
-/// Wall clock time in microseconds since the Unix epoch.
+/// Returns the wall clock time in microseconds since the Unix epoch.
 #[must_use]
 pub fn unix_micros() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Monotonic time in nanoseconds. Read once per command, so it uses the processor's time stamp counter where quanta
-/// considers that reliable (7 ns instead of 25).
+/// Returns the monotonic time in nanoseconds. This clock is read once per command, so it uses the processor's time
+/// stamp counter where quanta considers that reliable (7 ns instead of 25).
 #[must_use]
 pub fn nanos() -> u64 {
     static START_TIME: OnceLock<quanta::Clock> = OnceLock::new();

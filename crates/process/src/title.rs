@@ -1,8 +1,8 @@
 //! The process title (`set-proc-title`, `proc-title-template`), as `ps` and `/proc/PID/cmdline` show it.
 //!
 //! The kernel reads a process's command line from the memory that held the program's arguments at the start. The title
-//! is written there, so a title that is longer than the arguments were is cut off. Valkey also overwrites the
-//! environment behind them, which the Rust standard library still reads. The memory is reached through
+//! is written to that memory, so a title that is longer than the arguments is truncated. Valkey also overwrites the
+//! environment behind the arguments, but the Rust standard library still reads it. The memory is reached through
 //! `/proc/self/mem`; where the system forbids that, the command line stays as it is.
 
 use std::ffi::OsString;
@@ -13,10 +13,10 @@ use std::sync::OnceLock;
 
 use config::{Config, keys};
 
-/// The arguments of the start, since the title overwrites them.
+/// A copy of the program's arguments, since the title overwrites them.
 static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// The program's arguments as they were at the start, beginning with its name. After [`update`],
+/// Returns the program's arguments as they were at the start, beginning with the program's name. After [`update`],
 /// [`std::env::args_os`] does not return them any more.
 pub fn original_arguments() -> &'static [OsString] {
     ARGUMENTS.get_or_init(|| std::env::args_os().collect())
@@ -44,7 +44,7 @@ pub fn update(config: &Config, config_file: Option<&str>) {
     }
 }
 
-/// The first address with the port of the listeners, or the path of the unix socket if there is no port.
+/// Returns the first `bind` address with the port, or the path of the unix socket if there is no port.
 fn listen_address(config: &Config) -> String {
     let port = match config.get(keys::PORT) {
         0 => config.get(keys::TLS_PORT),
@@ -57,7 +57,7 @@ fn listen_address(config: &Config) -> String {
     format!("{}:{port}", addresses.first().map_or("*", |address| address))
 }
 
-/// Replaces the variables in braces. A doubled brace is a literal one. Blanks at both ends are removed.
+/// Replaces the variables in braces. A doubled brace stands for one literal brace. Blanks at both ends are removed.
 fn expand(template: &str, value_of: impl Fn(&str) -> String) -> String {
     let (mut rest, mut title) = (template, String::new());
     while let Some((text, after)) = rest.split_once('{') {
@@ -75,20 +75,20 @@ fn expand(template: &str, value_of: impl Fn(&str) -> String) -> String {
     title.trim_matches(' ').to_owned()
 }
 
-/// Overwrites the arguments in the memory of this process, and fills what is left with zeros.
+/// Overwrites the arguments in the memory of this process, and fills the rest of that memory with zeros.
 fn write_command_line(title: &[u8]) -> io::Result<()> {
-    // The title overwrites what `original_arguments` reads.
+    // Copy the arguments before the title overwrites them.
     original_arguments();
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let (start, end) = argument_area(&stat).ok_or(io::ErrorKind::InvalidData)?;
     let mut area = vec![0; usize::try_from(end - start).map_err(io::Error::other)?];
-    // The kernel reads on behind an area that does not end with a zero.
+    // If the area does not end with a zero, the kernel reads beyond it, so the last byte stays zero.
     let len = title.len().min(area.len().saturating_sub(1));
     area[..len].copy_from_slice(&title[..len]);
     OpenOptions::new().write(true).open("/proc/self/mem")?.write_all_at(&area, start)
 }
 
-/// The addresses where the arguments begin and end: the fields 48 and 49 of `/proc/PID/stat`.
+/// Returns the addresses where the arguments begin and end, which are fields 48 and 49 of `/proc/PID/stat`.
 fn argument_area(stat: &str) -> Option<(u64, u64)> {
     // The second field is the program's name in parentheses, which may contain blanks.
     let (_, fields) = stat.rsplit_once(')')?;

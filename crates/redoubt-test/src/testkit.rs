@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use deployment::TestDeployment;
 use request::{DeploymentKind, StartRequest, TargetDeployment, TestkitAction, TestkitRequest};
 
-/// The message of the last panic.
+/// The message of the last panic, which becomes the error of an answer.
 static PANIC_MESSAGE: Mutex<String> = Mutex::new(String::new());
 
 /// `redoubt-test testkit [KIND]`
@@ -100,11 +100,11 @@ fn write_answer(answer: &Value) -> Result<()> {
     writeln!(out, "{answer}").and_then(|()| out.flush()).context("cannot write the answer")
 }
 
-/// All running deployments.
+/// The deployments that the test kit has started.
 #[derive(Default)]
 struct TestkitServer {
     deployments: Vec<TestDeployment>,
-    /// Number of deployments started so far.
+    /// Number of deployments started so far, from which unique names are derived.
     started_count: usize,
 }
 

@@ -19,7 +19,7 @@ pub(crate) enum CapacityCommand {
     Sample(sample::SampleOptions),
 }
 
-/// Runs the subcommand.
+/// Runs a subcommand of `redoubt capacity`.
 ///
 /// # Errors
 /// The file or the server cannot be read.
@@ -30,7 +30,7 @@ pub(crate) fn run_capacity(command: &CapacityCommand) -> Result<()> {
     }
 }
 
-/// Heap bytes allocated minus freed by this thread.
+/// Returns the heap bytes that this thread has allocated and not freed.
 fn thread_heap_bytes() -> i64 {
     let read = || Some((thread::allocatedp::read().ok()?.get(), thread::deallocatedp::read().ok()?.get()));
     read().map_or(0, |(given, returned)| given.cast_signed() - returned.cast_signed())

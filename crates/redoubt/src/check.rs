@@ -12,13 +12,13 @@ use persistence::{RdbItem, RdbLoader, ReadLimits};
 
 use crate::rdb::escape_key;
 
-/// Statistics of an RDB file.
+/// Statistics of an RDB file, as redis-check-rdb prints them.
 #[derive(Debug, Default)]
 struct RdbStats {
     key_count: u64,
     expiring_keys: u64,
     expired_keys: u64,
-    /// Keys with empty collections, which are skipped.
+    /// Number of keys with empty collections, which a load skips.
     empty_keys: u64,
 }
 
@@ -74,12 +74,12 @@ fn now_millis() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Requested repairs of an append-only file.
+/// The repairs of an append-only file that the command line requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RepairOptions {
-    /// Truncate an incomplete tail.
+    /// Whether to truncate an incomplete command at the end.
     pub(crate) truncates_tail: bool,
-    /// Truncate everything after this Unix time.
+    /// The Unix time after which everything is truncated, if requested.
     pub(crate) truncate_after: Option<i64>,
 }
 

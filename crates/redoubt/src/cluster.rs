@@ -79,7 +79,7 @@ fn replace_control_characters(text: &str) -> String {
 
 fn query_failovers(connection: &mut Connection) -> Result<Vec<Failover>> {
     let text = match query_json(connection, "CLUSTER") {
-        // Sentinels have SENTINEL FAILOVERS instead.
+        // A sentinel does not know the command; it has SENTINEL FAILOVERS instead.
         Err(error) if !error.is_io_error() => query_json(connection, "SENTINEL").map_err(|_| error)?,
         answer => answer?,
     };

@@ -42,7 +42,7 @@ pub(crate) fn run_convert(options: &ConvertOptions) -> ExitCode {
     }
 }
 
-/// Returns the number of lines that would stop a start.
+/// Explains the file and returns how many of its lines would stop a start.
 fn convert(options: &ConvertOptions) -> Result<usize> {
     let shown = options.file.display();
     let text = if options.file.as_os_str() == "-" {
@@ -61,7 +61,7 @@ fn convert(options: &ConvertOptions) -> Result<usize> {
     Ok(explained.iter().filter(|line| matches!(line.effect, LineEffect::Refused(_))).count())
 }
 
-/// The label and the explanation of a line.
+/// Returns the label and the explanation of a line.
 fn label_and_text(line: &ExplainedLine) -> (&'static str, String) {
     match &line.effect {
         LineEffect::Sets(name, value) => ("ok", format!("{name} is '{value}'")),
@@ -96,7 +96,7 @@ fn format_report(explained: &[ExplainedLine], quiet: bool) -> String {
     report
 }
 
-/// The file with unsupported lines turned into comments.
+/// Returns the file with unsupported lines turned into comments.
 fn convert_text(text: &str, explained: &[ExplainedLine]) -> String {
     let mut explained = explained.iter().peekable();
     let mut converted = String::new();

@@ -66,7 +66,7 @@ pub(crate) fn run_doctor(options: &DoctorOptions) -> ExitCode {
     }
 }
 
-/// `redoubt server --check-system`: checks this machine only. Exits with 1 on a warning, as redis-server does.
+/// Checks this machine only (`redoubt server --check-system`). Exits with 1 on a warning, as redis-server does.
 pub(crate) fn check_system() -> ExitCode {
     let config = Config::default();
     let findings = host::check_host(
@@ -111,7 +111,7 @@ fn run_checks(options: &DoctorOptions) -> Vec<Finding> {
     findings
 }
 
-/// The servers or sentinels that were found from one address.
+/// The servers or sentinels that were found by asking one of them.
 enum QueriedServers {
     Nodes(Vec<nodes::ServerFacts>),
     Sentinels(Vec<sentinels::SentinelFacts>),
@@ -151,7 +151,7 @@ fn print_findings(options: &DoctorOptions, findings: &[Finding]) -> Result<()> {
     Ok(())
 }
 
-/// A number with its noun, such as `1 warning` or `2 warnings`.
+/// Formats a number with its noun, such as `1 warning` or `2 warnings`.
 fn count_with_noun(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }

@@ -20,16 +20,16 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// `EX_TEMPFAIL` and `EX_UNAVAILABLE` of `sysexits.h`.
+/// Exit statuses of `sysexits.h`: `EX_TEMPFAIL` and `EX_UNAVAILABLE`.
 const EXIT_LOCK_TIMEOUT: u8 = 75;
 const EXIT_NO_SERVER: u8 = 69;
-/// The statuses that shells use.
+/// Exit statuses with which shells report that a program cannot be run or found.
 const EXIT_CANNOT_RUN: u8 = 126;
 const EXIT_NOT_FOUND: u8 = 127;
-/// The lock was lost while the command ran.
+/// Exit status if the lock was lost while the command ran.
 const EXIT_LOCK_LOST: u8 = 74;
 
-/// Default server.
+/// The server's URL if neither `--url` nor REDOUBT_URL is given.
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 const URL_VARIABLE: &str = "REDOUBT_URL";
 /// Environment variable that passes the fencing token to the command.
@@ -92,7 +92,7 @@ pub(crate) struct LockArguments {
     command: Vec<OsString>,
 }
 
-/// `10s`, `500ms`, `2m`, `1h`; seconds if there is no unit.
+/// Parses `10s`, `500ms`, `2m` or `1h`. A number without a unit means seconds.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -109,7 +109,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 
 /// Acquires the lock, runs the command and releases the lock.
 pub(crate) fn run_lock(arguments: &LockArguments) -> ExitCode {
-    // The lock crate logs unreachable servers.
+    // The log shows unreachable servers, which the lock crate reports.
     tracing_subscriber::fmt()
         .with_env_filter("redoubt_lock=warn")
         .with_writer(std::io::stderr)
@@ -130,7 +130,7 @@ fn print_error(status: u8, reason: &dyn std::fmt::Display) -> ExitCode {
 }
 
 async fn hold_and_run(arguments: &LockArguments) -> ExitCode {
-    // Fail before the lock is acquired, so that other clients do not wait in vain.
+    // A missing program is reported before the lock is acquired, so that other clients do not wait in vain.
     if let Err((status, why)) = check_executable(Path::new(&arguments.command[0])) {
         return print_error(status, &format!("{}: {why}", arguments.command[0].display()));
     }
@@ -170,7 +170,7 @@ async fn hold_and_run(arguments: &LockArguments) -> ExitCode {
 /// Checks that the program exists and is executable.
 ///
 /// # Errors
-/// The exit status and the reason.
+/// Returns the exit status and the reason.
 fn check_executable(program: &Path) -> Result<(), (u8, &'static str)> {
     let candidates: Vec<PathBuf> = if program.as_os_str().as_encoded_bytes().contains(&b'/') {
         vec![program.to_owned()]
@@ -236,7 +236,7 @@ fn receive_signals(grouped: bool) -> std::io::Result<mpsc::UnboundedReceiver<Sig
         let mut stream = signal(SignalKind::from_raw(passed.as_raw()))?;
         let sender = sender.clone();
         tokio::spawn(async move {
-            // Ends when the receiver is dropped.
+            // The loop ends when the receiver is dropped.
             while stream.recv().await.is_some() && sender.send(passed).is_ok() {}
         });
     }
@@ -254,7 +254,7 @@ struct RunningCommand {
     child: Child,
     has_own_group: bool,
     signals: mpsc::UnboundedReceiver<Signal>,
-    /// The loss of the lock was reported.
+    /// Whether the loss of the lock has been reported already.
     is_lost: bool,
 }
 
@@ -286,7 +286,7 @@ impl RunningCommand {
         self.send_signal(Signal::TERM);
         let ended = tokio::time::timeout(timeout, self.child.wait()).await.is_ok();
         if self.has_own_group || !ended {
-            // Includes child processes that the command left running.
+            // The signal also reaches child processes that the command has left running.
             self.send_signal(Signal::KILL);
         }
         if let Err(error) = self.child.wait().await {
@@ -295,7 +295,7 @@ impl RunningCommand {
     }
 
     fn send_signal(&self, signal: Signal) {
-        // `None`: the command has ended and was reaped.
+        // Without a process id, the command has ended and was reaped.
         let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed())) else { return };
         let sent =
             if self.has_own_group { kill_process_group(pid, signal) } else { kill_process(pid, signal) };

@@ -9,14 +9,14 @@ use std::process::ExitCode;
 const DEFAULT_PASSES: u32 = 50;
 const BYTES_PER_MEGABYTE: usize = 1 << 20;
 
-/// A test pattern.
+/// What is written to the tested memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MemoryPattern {
     /// Each word holds its own index, which reveals stuck address lines.
     Addresses,
-    /// Pseudo-random numbers from this seed.
+    /// The words are pseudo-random numbers from this seed.
     Random(u64),
-    /// Words alternate between this value and its complement.
+    /// The words alternate between this value and its complement.
     Alternating(u64),
 }
 
@@ -30,7 +30,7 @@ impl MemoryPattern {
         ]
     }
 
-    /// The words of the pattern in order.
+    /// Returns the words of the pattern in the order in which they are written.
     fn pattern_words(self) -> impl Iterator<Item = u64> {
         let mut random = match self {
             Self::Random(seed) => seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
@@ -50,12 +50,12 @@ impl MemoryPattern {
     }
 }
 
-/// The index of the first word that does not hold what was written to it.
+/// Returns the index of the first word that does not hold what was written to it.
 fn first_difference(memory: &mut [u64], pattern: MemoryPattern) -> Option<usize> {
     for (word, value) in memory.iter_mut().zip(pattern.pattern_words()) {
         *word = value;
     }
-    // Prevents the compiler from comparing known values instead of reading the memory.
+    // This keeps the compiler from comparing known values instead of reading the memory.
     let memory = black_box(memory);
     memory.iter().zip(pattern.pattern_words()).position(|(word, value)| *word != value)
 }

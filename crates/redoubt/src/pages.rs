@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use clap::Command;
 use clap_complete::Shell;
 
-/// Writes what completes the program's words in this shell.
+/// Writes the script that completes the program's arguments in this shell.
 pub(crate) fn write_completions(mut program: Command, shell: Shell, out: &mut dyn Write) {
     let name = program.get_name().to_owned();
     clap_complete::generate(shell, &mut program, name, &mut &mut *out);
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
     use crate::Cli;
 
-    /// The subcommands that users are shown.
+    /// Returns the names of the subcommands that the help lists.
     fn visible_subcommands() -> Vec<String> {
         let program = Cli::command();
         let shown = program.get_subcommands().filter(|command| !command.is_hide_set());

@@ -81,7 +81,7 @@ pub(crate) fn run_rdb(options: &RdbOptions) -> Result<()> {
             Ok(())
         });
         bar.finish_and_clear();
-        // If the file is damaged, report the keys before the damage.
+        // If the file is damaged, the keys before the damage are reported.
         read.and(report.print(options.format, &mut out).map_err(Into::into))
     } else {
         let mut listing = KeyListing::new(options.format, &mut out)?;
@@ -93,7 +93,7 @@ pub(crate) fn run_rdb(options: &RdbOptions) -> Result<()> {
         eprintln!("{} empty keys skipped", reader.skipped_keys());
     }
     match shown.and_then(|()| Ok(out.flush()?)) {
-        // The reader of the pipe, such as head, has closed it.
+        // The program that reads the output, such as head, has closed the pipe.
         Err(error) if is_broken_pipe(&error) => Ok(()),
         outcome => outcome,
     }

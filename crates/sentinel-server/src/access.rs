@@ -17,7 +17,7 @@ pub(super) fn on_changed_users(center: &mut Center, own: &mut Client) {
     }
 }
 
-/// Whether a client is subscribed to a channel that its user may no longer access.
+/// Returns whether a client is subscribed to a channel that its user may no longer access.
 fn has_forbidden_subscription(center: &Center, client: &Client) -> bool {
     let users = center.engine.users.read();
     let Some(user) = users.find(&client.session.client().user.lock()) else { return true };
@@ -27,12 +27,12 @@ fn has_forbidden_subscription(center: &Center, client: &Client) -> bool {
     hears(&client.channels, false) || hears(&client.patterns, true)
 }
 
-/// The `user` lines for the configuration file, split into the words after `user`.
+/// Returns the `user` lines for the configuration file. Each line consists of the words after `user`.
 pub(super) fn lines(engine: &engine::Engine, required: &str, had_default: bool) -> Vec<Vec<Vec<u8>>> {
     engine.users.read().lines(required.as_bytes(), had_default)
 }
 
-/// Creates the users described in the configuration file. An error consists of the line and the reason.
+/// Creates the users that the configuration file describes. An error consists of the line and the reason.
 pub(super) fn load(
     engine: &engine::Engine,
     required: &str,

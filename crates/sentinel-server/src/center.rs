@@ -19,24 +19,24 @@ use super::figures::{RecentRates, Traffic};
 use super::files::Files;
 use super::links::LinkHandle;
 
-/// All state of the process, owned by one thread.
+/// All state of a sentinel process. One thread owns it.
 pub(super) struct Center {
     pub(super) sentinel: Sentinel,
     pub(super) config: Config,
     pub(super) tls: Arc<Tls>,
     pub(super) files: Files,
-    /// All journal records up to this one are durable.
+    /// Number of the last journal record that is synced to disk, as all earlier records are.
     pub(super) synced: u64,
     /// Whether the last write of the configuration file succeeded.
     pub(super) config_is_written: bool,
-    /// Whether the thread was blocked by a disk write since the last round.
+    /// Whether a disk write has blocked the thread since the last round of the event loop.
     pub(super) was_blocked_by_disk: bool,
     pub(super) links: BTreeMap<LinkId, LinkHandle>,
     pub(super) lives: u64,
     pub(super) clients: BTreeMap<u64, Client>,
-    /// Users and client connections.
+    /// The engine, which manages users and client connections.
     pub(super) engine: Arc<Engine>,
-    /// The commands of a sentinel; the engine runs those that concern only connections.
+    /// The commands that the engine runs for a sentinel. They concern only connections and users.
     pub(super) engine_commands: Commands,
     pub(super) worker: Worker,
     /// Whether the users differ from those in the configuration file.
@@ -44,7 +44,7 @@ pub(super) struct Center {
     /// Whether the configuration file has a line for the user `default`.
     pub(super) names_default: bool,
     pub(super) scripts: BTreeMap<JobId, JoinHandle<()>>,
-    /// Notified when all events before them have been processed.
+    /// Senders that are notified when all events before their request have been processed.
     pub(super) flush_waiters: Vec<oneshot::Sender<()>>,
     pub(super) events: Sender<ServerEvent>,
     pub(super) started_at: std::time::Instant,
@@ -55,14 +55,15 @@ pub(super) struct Center {
     pub(super) ends: bool,
 }
 
-/// The clock of the state machine starts later than its origin, so that times before the start can be represented.
+/// Converts a time for the state machine, whose clock starts later than its origin, so that times before the start can
+/// be represented.
 pub(super) fn time_since(started_at: std::time::Instant) -> Instant {
     const CLOCK_MARGIN: Duration = Duration::from_secs(3600);
     Instant::ORIGIN + CLOCK_MARGIN + started_at.elapsed()
 }
 
 impl Center {
-    /// Creates a center without links and clients.
+    /// Creates the state without links and clients.
     pub(super) fn new(
         sentinel: Sentinel,
         (config, tls, files): (Config, Arc<Tls>, Files),

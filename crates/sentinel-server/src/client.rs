@@ -1,4 +1,4 @@
-//! The per-client state.
+//! The state of one client connection.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use resp::Writer;
 
 use super::connection::{AcceptedClient, ClientOutput};
 
-/// Maximum number of bytes deferred during a pause; a client that sends more is disconnected.
+/// Maximum number of request bytes deferred during a pause. A client that sends more is disconnected.
 const MAX_DEFERRED_BYTES: usize = 32 * 1024 * 1024;
 
 pub(super) struct Client {
     pub(super) output: ClientOutput,
-    /// The client's session, which CLIENT shows and changes.
+    /// The client's session, which the CLIENT commands show and change.
     pub(super) session: Session,
     is_authenticated: Arc<AtomicBool>,
     pub(super) channels: BTreeSet<Vec<u8>>,
@@ -37,7 +37,7 @@ impl Client {
         }
     }
 
-    /// Tells the task that reads from the client whether the client has authenticated.
+    /// Tells the task that reads from the client whether the client has authenticated, since that changes its limits.
     pub(super) fn mark_authenticated(&self) {
         if self.session.is_authenticated() {
             self.is_authenticated.store(true, Ordering::Relaxed);
@@ -48,7 +48,8 @@ impl Client {
         self.channels.len() + self.patterns.len()
     }
 
-    /// Delivers a published message once per matching subscription. Returns false like [`ClientOutput::push`].
+    /// Delivers a published message once per matching subscription. Like [`ClientOutput::push`], returns false if the
+    /// client reads too slowly.
     pub(super) fn deliver(&self, channel: &str, payload: &str) -> bool {
         let mut bytes = Vec::new();
         let mut writer = Writer::new(&mut bytes, self.session.protocol());
@@ -74,7 +75,7 @@ impl Client {
         !self.deferred.is_empty()
     }
 
-    /// Defers a request. Returns false if the client has exceeded its limit.
+    /// Stores a request until the pause ends. Returns false if the client has exceeded its limit.
     pub(super) fn defer(&mut self, args: Vec<Vec<u8>>) -> bool {
         self.deferred_bytes += args.iter().map(|arg| arg.len() + size_of::<Vec<u8>>()).sum::<usize>();
         self.deferred.push_back(args);
@@ -93,14 +94,14 @@ impl Client {
         self.session.is_mute()
     }
 
-    /// Reverts [`Client::begin_muted`], so that the engine can do the same.
+    /// Reverts [`Client::begin_muted`], because the engine counts the same request itself.
     pub(super) fn unmute(&mut self) {
         if self.session.reply_suppression() == ReplySuppression::Current {
             self.session.set_reply_suppression(ReplySuppression::Next);
         }
     }
 
-    /// Ends the request.
+    /// Ends the request for CLIENT REPLY.
     pub(super) fn end_muted(&mut self) {
         self.session.end_suppression();
     }

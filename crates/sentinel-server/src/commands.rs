@@ -8,13 +8,13 @@ use super::access;
 use super::center::Center;
 use super::client::Client;
 
-/// How a request is answered.
+/// Who answers a request, and how.
 pub(super) enum CommandReply {
     /// Send this reply unless the client suppresses replies.
     Reply(Vec<u8>),
     /// Send this reply as it is; the engine has already handled suppression.
     Engine(Vec<u8>),
-    /// The state machine replies.
+    /// The state machine answers the request later.
     FromMachine,
     /// CLIENT PAUSE blocks the command; execute it when the pause ends.
     RetryAfterPause,
@@ -39,8 +39,8 @@ impl CommandCall<'_> {
     }
 }
 
-/// Executes a request or decides which part does. If [`engine::Session::closing`] is set afterwards, the connection is
-/// closed after the reply.
+/// Executes a request or decides which component does. If [`engine::Session::closing`] is set afterwards, the
+/// connection is closed after the reply.
 pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> CommandReply {
     if args[0].eq_ignore_ascii_case(b"quit") {
         client.session.close_after_reply();
@@ -84,7 +84,7 @@ fn error_reply(text: &str) -> CommandReply {
     CommandReply::Reply(out)
 }
 
-/// Looks up the command of a request and checks the client's rights.
+/// Looks up the command of a request, and checks that the client's user may run it.
 fn find_permitted_command(
     center: &Center,
     client: &mut Client,
@@ -106,7 +106,7 @@ fn find_permitted_command(
     Ok(entry)
 }
 
-/// Whether CLIENT PAUSE blocks this command.
+/// Returns whether CLIENT PAUSE currently blocks this command.
 fn is_paused(center: &Center, entry: &RegisteredCommand) -> bool {
     let settings = &center.engine.settings;
     center.engine.pauses.end_expired(settings, process::time::now());
@@ -125,7 +125,7 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     for other in center.clients.values() {
         other.session.client().set_subscriptions(other.channels.len(), other.patterns.len());
     }
-    // The engine handles CLIENT REPLY itself, so the state is reset to before this request.
+    // The engine handles CLIENT REPLY itself, so the state before this request is restored.
     client.unmute();
     let users = center.engine.users_version();
     let mut out = Vec::new();
@@ -140,8 +140,8 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     CommandReply::Engine(out)
 }
 
-/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE], or SHUTDOWN ABORT. A sentinel has nothing to save and shuts down at once, so
-/// there is nothing to abort.
+/// Executes SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] and SHUTDOWN ABORT. A sentinel has nothing to save and shuts down at
+/// once, so there is nothing to abort.
 fn run_shutdown(args: &[Vec<u8>]) -> CommandReply {
     let words: Vec<Vec<u8>> = args[1..].iter().map(|word| word.to_ascii_lowercase()).collect();
     let has = |word: &[u8]| words.iter().any(|said| said == word);
@@ -174,7 +174,8 @@ fn run_ping(call: &mut CommandCall<'_>) {
     }
 }
 
-/// The ACL subcommands that the engine leaves to the process. A sentinel stores its users in the configuration file.
+/// Executes the ACL subcommands that the engine leaves to the process. A sentinel stores its users in the configuration
+/// file.
 fn run_acl(call: &mut CommandCall<'_>) {
     if call.argument_text(1) != "genpass" {
         return call.reply_writer().error(acl::NO_FILE_ERROR);

@@ -1,4 +1,4 @@
-//! Inbound connections from clients and other sentinels.
+//! Connections that clients and other sentinels open to this sentinel.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use tokio::sync::oneshot;
 use super::ServerEvent;
 use super::figures::Traffic;
 
-/// Maximum request size; sentinel commands contain only names and addresses.
+/// Maximum size of a request. Sentinel commands contain only names and addresses.
 const MAX_REQUEST_BYTES: usize = 1024 * 1024;
-/// Maximum number of unsent bytes per client; Redis's hard limit for subscribers.
+/// Maximum number of unsent bytes per client, as Redis's hard limit for subscribers.
 const MAX_OUTPUT_BYTES: usize = 32 * 1024 * 1024;
 
-/// An accepted connection.
+/// An accepted connection, before the event loop knows it as a client.
 pub(super) struct AcceptedClient {
     pub(super) client: u64,
     pub(super) link: ConnectionInfo,
     pub(super) output: ClientOutput,
-    /// Whether the client has authenticated; shared with the task that reads its requests.
+    /// Whether the client has authenticated. The event loop sets this for the task that reads the client's requests.
     pub(super) known: Arc<AtomicBool>,
 }
 
@@ -44,8 +44,8 @@ impl ClientOutput {
         (Self { queue, queued_bytes: Arc::new(AtomicUsize::new(0)), traffic }, replies)
     }
 
-    /// Queues bytes. Empty `bytes` close the connection once everything before them is sent. Returns false if the
-    /// client reads too slowly and must be disconnected.
+    /// Queues bytes. Empty `bytes` close the connection once all earlier bytes are sent. Returns false if the client
+    /// reads too slowly and must be disconnected.
     pub(super) fn push(&self, bytes: Vec<u8>) -> bool {
         let waiting = self.queued_bytes.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
         if waiting > MAX_OUTPUT_BYTES {
@@ -56,14 +56,14 @@ impl ClientOutput {
     }
 }
 
-/// Settings for accepting connections.
+/// What decides whether a connection is accepted, and how large its requests may be.
 #[derive(Debug, Clone)]
 pub(super) struct AcceptConfig {
-    /// Protected mode: accept only local clients while the user `default` has no password.
+    /// Whether protected mode is on: accept only local clients while the user `default` has no password.
     pub(super) protected: bool,
     pub(super) max_clients: usize,
     pub(super) options: SocketOptions,
-    /// The engine with the current users.
+    /// The engine, which knows the current users.
     pub(super) engine: Arc<Engine>,
     pub(super) traffic: Arc<Traffic>,
 }
@@ -73,7 +73,7 @@ impl AcceptConfig {
         self.protected && !ip.is_loopback() && self.engine.users.read().default_user().has_no_password()
     }
 
-    /// The current limits for a client's requests.
+    /// Returns the current limits for a client's requests.
     fn parse_limits(&self, known: &AtomicBool) -> ParseLimits {
         let known = known.load(Ordering::Relaxed);
         let authenticated = known || self.engine.users.read().default_user().is_open();
@@ -100,7 +100,7 @@ pub(super) async fn accept(
         };
         if let Some(text) = refusal {
             accept_config.traffic.rejected_connections.fetch_add(1, Ordering::Relaxed);
-            // The connection is closed in any case, without waiting for a TLS handshake.
+            // Send the reply only without TLS: the connection is closed in any case, and a handshake would take time.
             if !matches!(stream, Stream::Tls(_)) {
                 stream.write_now(text.as_bytes());
                 let _ = stream.shutdown().await;
@@ -134,7 +134,7 @@ pub(super) async fn accept(
     }
 }
 
-/// A client connection in progress.
+/// The task that serves one client connection.
 struct ConnectionTask<'a> {
     client: u64,
     events: &'a Sender<ServerEvent>,
@@ -166,7 +166,7 @@ impl ConnectionTask<'_> {
                         }
                         Err(ReadError::ShuttingDown) => return,
                         Err(ReadError::Protocol(error)) => {
-                            // Queued after the replies to all previous requests.
+                            // The error is queued after the replies to all previous requests.
                             let mut bytes = Vec::new();
                             while let Ok(more) = replies.try_recv() {
                                 bytes.extend(more);
@@ -196,7 +196,7 @@ impl ConnectionTask<'_> {
     }
 }
 
-/// Received bytes that do not form a complete request yet.
+/// Reads a client's requests. Holds received bytes that do not form a complete request yet.
 #[derive(Default)]
 struct RequestReader {
     client: u64,
@@ -205,7 +205,7 @@ struct RequestReader {
     batch: Batch,
 }
 
-/// Why reading from a connection ends.
+/// Why the task stops reading from a connection.
 enum ReadError {
     Protocol(ProtocolError),
     /// The sentinel is shutting down.
@@ -213,8 +213,8 @@ enum ReadError {
 }
 
 impl RequestReader {
-    /// Passes on all complete requests. The size limit depends on whether the client has authenticated, so a request is
-    /// checked only after all previous ones are answered.
+    /// Passes all complete requests to the event loop. The size limit depends on whether the client has authenticated,
+    /// so a request is checked only after all previous requests are answered.
     async fn forward_requests(
         &mut self,
         limits: &impl Fn() -> ParseLimits,
@@ -247,8 +247,8 @@ impl RequestReader {
 mod tests {
     use super::*;
 
-    /// An operator sets and removes the password of the user `default`. New clients, and old ones that have not
-    /// authenticated, are subject to the current state.
+    /// When an operator sets or removes the password of the user `default`, the new state applies to new clients and to
+    /// connected clients that have not authenticated.
     #[test]
     fn protected_mode_follows_the_current_default_user() {
         let engine = Arc::new(Engine::for_sentinel(::commands::for_sentinel().catalogue(), 1));

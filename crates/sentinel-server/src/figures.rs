@@ -1,4 +1,4 @@
-//! Counters for INFO.
+//! Traffic counters and rates for INFO.
 
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ pub(super) struct Traffic {
     pub(super) writes: AtomicU64,
     pub(super) rejected_connections: AtomicU64,
     pub(super) errors: AtomicU64,
-    /// Number of connections closed because the client sent too large a request or read too slowly.
+    /// Number of connections closed because the client's request was too large.
     pub(super) query_limit_disconnections: AtomicU64,
     pub(super) output_limit_disconnections: AtomicU64,
 }
 
-/// Recent rates of commands, received bytes and sent bytes.
+/// Rates of commands, received bytes and sent bytes over the last complete period.
 #[derive(Debug)]
 pub(super) struct RecentRates {
     period_start: Instant,
@@ -33,7 +33,7 @@ impl RecentRates {
         Self { period_start: now, counts: [0; 3], per_second: [0.0; 3] }
     }
 
-    /// Updates the rates with the current counters; must be called before the rates are read.
+    /// Updates the rates with the current counters. Must be called before the rates are read.
     pub(super) fn take(&mut self, now: Instant, counts: [u64; 3]) {
         let passed = now.duration_since(self.period_start);
         if passed < Self::RATE_PERIOD {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use config::{ReplaceMethod, replace_atomically, replace_content};
 use consensus::{GroupRecord, SavedGroup, journal};
 
-/// The journal is compacted when it exceeds this size.
+/// The journal is compacted when it exceeds this number of bytes.
 const MAX_JOURNAL_BYTES: u64 = 256 * 1024;
 
 pub(super) struct Files {
@@ -20,8 +20,8 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Opens the journal that belongs to this configuration file and truncates a torn write at its end. Fails if the
-    /// journal is damaged.
+    /// Opens the journal that belongs to this configuration file. A torn write at its end is truncated. Fails if the
+    /// journal is damaged elsewhere.
     pub(super) fn open(config: PathBuf) -> Result<(Self, BTreeMap<String, SavedGroup>)> {
         let path = journal_path(&config);
         let bytes = match fs::read(&path) {
@@ -55,7 +55,7 @@ impl Files {
         ))
     }
 
-    /// Writes and syncs records as one frame.
+    /// Writes records as one frame and syncs them to disk.
     pub(super) fn append(&mut self, records: &[GroupRecord]) -> io::Result<()> {
         let frame = journal::encode_frame(records);
         self.journal_file.write_all(&frame)?;
@@ -68,7 +68,7 @@ impl Files {
         self.journal_len > MAX_JOURNAL_BYTES
     }
 
-    /// Replaces the journal with a compacted one.
+    /// Replaces the journal by a compacted one that contains `groups`.
     pub(super) fn replace<'a>(
         &mut self,
         groups: impl Iterator<Item = (&'a str, &'a SavedGroup)>,
@@ -96,8 +96,8 @@ impl Files {
     }
 }
 
-/// The path of the journal: beside the configuration file, or in the working directory if that directory is not
-/// writable.
+/// Returns the path of the journal. It is beside the configuration file, or in the working directory if that directory
+/// is not writable.
 fn journal_path(config: &Path) -> PathBuf {
     let mut name = config.as_os_str().to_owned();
     name.push(".raft");
@@ -111,7 +111,7 @@ fn journal_path(config: &Path) -> PathBuf {
             tracing::warn!("{} cannot be made: {error}. The journal is in dir", beside.display());
             beside.file_name().map_or(beside.clone(), PathBuf::from)
         }
-        // Any other error is reported when the file is opened.
+        // Opening the file reports any other error.
         _ => beside,
     }
 }

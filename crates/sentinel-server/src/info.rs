@@ -9,10 +9,9 @@ use process::info::{InfoText, ProcessInfo, largest_buffer, write_cpu_times, writ
 
 use super::center::Center;
 
-/// A function that writes one section.
 type SectionWriter = fn(&Center, &mut InfoText);
 
-/// The requested sections, or all sections if none is requested.
+/// Formats the requested sections, or all sections if none is requested.
 pub(super) fn format_info(center: &Center, request: &[String]) -> String {
     let every = request.is_empty()
         || request.iter().any(|name| ["all", "default", "everything"].contains(&name.as_str()));
@@ -107,7 +106,7 @@ fn write_stats(center: &Center, text: &mut InfoText) {
     }
 }
 
-/// Counters of keys and replicas, which are always zero on a sentinel.
+/// Fields about keys and replicas, which are always zero on a sentinel.
 const ALWAYS_ZERO_FIELDS: [&str; 25] = [
     "sync_full",
     "sync_partial_ok",

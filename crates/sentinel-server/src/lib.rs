@@ -44,7 +44,7 @@ use self::connection::AcceptedClient;
 use self::files::Files;
 use config::{Config, ConfigError, ConfigSource, SetError, arguments_to_lines, keys};
 
-/// A message to the event loop.
+/// What tasks report to the event loop.
 enum ServerEvent {
     LinkUp {
         link: LinkId,
@@ -73,7 +73,7 @@ enum ServerEvent {
     ClientClosed {
         client: u64,
     },
-    /// The sender waits until all previous events have been processed.
+    /// Asks for a notification when all earlier events have been processed.
     Flush(oneshot::Sender<()>),
     Resolved {
         host: String,
@@ -88,7 +88,7 @@ enum ServerEvent {
 /// Runs a sentinel until it is shut down. `arguments` are a configuration file and `--option value` pairs.
 ///
 /// # Errors
-/// The process could not start, or failed.
+/// The process could not start, or stopped because of an error.
 pub fn serve_sentinel(arguments: &[String]) -> Result<(), StartError> {
     start_from_arguments(arguments).map_err(StartError::Start)
 }
@@ -122,7 +122,7 @@ fn start_from_arguments(arguments: &[String]) -> Result<()> {
     run_sentinel(config, own, engine, path)
 }
 
-/// Runs a sentinel with a valid configuration in the final process.
+/// Runs a sentinel with a valid configuration. With `daemonize`, this is the background process.
 fn run_sentinel(
     config: Config,
     own: sentinel::SentinelConfig,
@@ -152,10 +152,10 @@ fn run_sentinel(
     outcome
 }
 
-/// Maps configuration lines to their line numbers for error messages.
+/// Finds the line numbers of configuration lines, for error messages.
 struct LineNumbers<'a> {
     path: &'a Path,
-    /// Number of lines in the file; later lines come from the command line.
+    /// Number of lines in the file. Later lines come from the command line.
     lines: usize,
 }
 
@@ -168,7 +168,7 @@ impl LineNumbers<'_> {
         ConfigError { source, line, text: text.to_owned(), reason }.into()
     }
 
-    /// The error message for the line that has these words.
+    /// Returns an error message that names the line with these words.
     fn line_error_for(
         &self,
         own: &sentinel::SentinelConfig,
@@ -198,7 +198,7 @@ fn check_script_files(own: &sentinel::SentinelConfig, place: &LineNumbers<'_>) -
     Ok(())
 }
 
-/// Creates the users described in the file, and replaces their passwords in the file by hashes.
+/// Creates the users that the file describes, and replaces their passwords in the file by hashes.
 fn set_users(
     engine: &engine::Engine,
     own: &mut sentinel::SentinelConfig,
@@ -216,7 +216,7 @@ fn set_users(
     Ok(())
 }
 
-/// The directives of the server process.
+/// Returns the directives that concern the process rather than the monitored masters.
 fn server_config(own: &sentinel::SentinelConfig, place: &LineNumbers<'_>) -> Result<Config> {
     let config = Config::default();
     // Like Redis, a sentinel accepts remote clients by default.

@@ -1,4 +1,4 @@
-//! Outbound connections to masters, replicas and other sentinels.
+//! Connections that this sentinel opens to masters, replicas and other sentinels.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use tokio::task::JoinHandle;
 
 use super::ServerEvent;
 
-/// Maximum reply size: INFO of a large server, with a margin.
+/// Maximum size of a reply: the INFO of a large server, with a margin.
 const MAX_REPLY_BYTES: usize = 4 * 1024 * 1024;
-/// An upper limit only; the state machine closes slow connection attempts much earlier.
+/// Upper limit for a connection attempt. The state machine gives up on slow attempts much earlier.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An open link, or one being opened; dropping it closes the link.
+/// A link that is open or being opened. Dropping the handle closes the link.
 pub(super) struct LinkHandle {
-    /// Distinguishes successive connections of a link, so that late events of a previous one are ignored.
+    /// Number of the connection on this link, so that late events of a previous connection are ignored.
     pub(super) life: u64,
     requests: UnboundedSender<Vec<u8>>,
     task: JoinHandle<()>,
@@ -43,7 +43,7 @@ impl LinkHandle {
         let task = tokio::spawn(async move {
             match dialer.dial((addr.host.as_str(), addr.port), CONNECT_TIMEOUT).await {
                 Ok(stream) => run_link(link, life, stream, events, queue).await,
-                // The event loop outlives its links.
+                // The event loop outlives its links, so it receives this event.
                 Err(error) => {
                     let refused = error.is_refused();
                     let _ = events.send(ServerEvent::LinkFailed { link, life, refused }).await;
@@ -57,7 +57,7 @@ impl LinkHandle {
     pub(super) fn send(&self, request: &[Vec<u8>]) {
         let mut bytes = Vec::new();
         encode_request(&mut bytes, request.iter().map(Vec::as_slice));
-        // If the task has ended, its final event is already queued.
+        // An error means that the task has ended, in which case its final event is already queued.
         let _ = self.requests.send(bytes);
     }
 }

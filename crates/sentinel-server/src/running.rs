@@ -1,4 +1,4 @@
-//! The event loop: passes events to the state machine and executes its actions.
+//! The event loop: passes events to the state machine and executes the resulting actions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,14 +32,14 @@ use super::files::Files;
 use super::links::LinkHandle;
 use super::scripts;
 
-/// Maximum number of events processed before their actions are executed with a single sync.
+/// Maximum number of events in a batch. The actions of a batch are executed after a single sync of the journal.
 const BATCH: usize = 256;
-/// Capacity of the event queue; senders wait while it is full.
+/// Capacity of the event queue. Senders wait while it is full.
 const QUEUE: usize = 4096;
-/// The reply to a change that could not be saved.
+/// The reply to a change that could not be written to the configuration file.
 const UNWRITTEN: &[u8] = b"-ERR Failed to save config file. Check server logs.\r\n";
 
-/// Runs a sentinel until a signal or SHUTDOWN.
+/// Runs a sentinel until it is stopped by a signal or SHUTDOWN.
 pub(super) async fn run(
     config: Config,
     own: sentinel::SentinelConfig,
@@ -111,7 +111,7 @@ async fn listen(
 }
 
 impl Center {
-    /// A new run id must not be used unless it has been saved.
+    /// Fails if the state machine created a run id that could not be saved, because such an id must not be used.
     fn keep_identity(&self, out: &[SentinelAction]) -> Result<()> {
         let text = out.iter().rev().find_map(|action| match action {
             SentinelAction::WriteConfig { text } => Some(text),
@@ -132,7 +132,7 @@ impl Center {
         Ok(())
     }
 
-    /// Processes events and executes actions until the process ends.
+    /// Processes events and executes actions until the process stops.
     async fn work(
         &mut self,
         mut queue: Receiver<ServerEvent>,
@@ -141,7 +141,7 @@ impl Center {
         let mut batch = Vec::new();
         while !self.ends {
             if std::mem::take(&mut self.was_blocked_by_disk) {
-                // Events that arrived while the thread was blocked are processed before any peer counts as silent.
+                // Events that arrived while the thread was blocked are processed before a peer is considered silent.
                 tokio::task::yield_now().await;
             }
             let due = self.sentinel.next_deadline();
@@ -174,7 +174,7 @@ impl Center {
             }
             self.carry_out(out);
             for done in self.flush_waiters.drain(..) {
-                // The requesting task may have ended.
+                // An error means that the requesting task has ended.
                 let _ = done.send(());
             }
         }
@@ -265,7 +265,7 @@ impl Center {
         let muted = client.begin_muted();
         let answered = out.actions.len();
         match commands::answer(self, client, &args) {
-            // Goes through the same queue as replies of the state machine, so that replies keep their order.
+            // This reply goes through the same queue as those of the state machine, so that replies keep their order.
             CommandReply::Reply(bytes) if !muted => out.actions.push(reply(bytes)),
             CommandReply::Reply(_) => {}
             CommandReply::Engine(bytes) if bytes.is_empty() => {}
@@ -333,7 +333,7 @@ impl Center {
         gone.into_iter().for_each(|id| self.forget(id));
     }
 
-    /// Time until the current pause ends.
+    /// Returns the time until the current pause ends; `None` if there is no pause.
     fn until_resumed(&self) -> Option<Duration> {
         let (_, until) = self.engine.pauses.strictest_pause()?;
         Some(Duration::from_millis(u64::try_from(until.0 - process::time::now().0).unwrap_or(0)))
@@ -358,7 +358,7 @@ impl Center {
         out.actions.into_iter().for_each(|action| self.act(action));
     }
 
-    /// Writes records to the journal. After a failure everything that depends on them stays unsent, so to the other
+    /// Writes records to the journal. If this fails, everything that depends on the records stays unsent, so to other
     /// sentinels this one appears unresponsive.
     fn persist(&mut self, records: Vec<JournalRecord>) {
         let Some(&JournalRecord { number: newest, .. }) = records.last() else { return };

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::ServerEvent;
 
-/// Why a script cannot be configured, if there is a reason.
+/// Returns why this script cannot be configured; `None` if it can.
 pub(super) fn objection(option: &str, path: &str) -> Option<&'static str> {
     let executable = std::fs::metadata(path)
         .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0);
@@ -21,7 +21,7 @@ pub(super) fn objection(option: &str, path: &str) -> Option<&'static str> {
     }
 }
 
-/// Starts a script; an event reports its end. Aborting the task kills the process.
+/// Starts a script as a child process. An event reports its end. Aborting the task kills the process.
 pub(super) fn run(job: JobId, argv: &[String], events: Sender<ServerEvent>) -> JoinHandle<()> {
     let mut command = Command::new(&argv[0]);
     command.args(&argv[1..]).stdin(Stdio::null()).kill_on_drop(true);

@@ -11,7 +11,7 @@ use crate::structures::estimated::{ElementCounts, KeyShape};
 use crate::structures::own::{format_number, sample_values};
 use crate::structures::redis::{self, RedisVersion};
 
-/// Flags, id and lengths of an entry.
+/// Bytes of an entry's flags, id and lengths.
 const ENTRY_OVERHEAD: f64 = 8.0;
 /// The Unix time in milliseconds of the first entry, and the interval between entries.
 const FIRST_MILLIS: u64 = 1_700_000_000_000;
@@ -61,7 +61,7 @@ impl MemoryModel for Streams {
 }
 
 fn count_piece(part: &StreamPiece<'_>, seen: &mut ElementCounts) {
-    /// Bytes of a consumer group, a consumer and a pending entry in their trees.
+    /// Bytes in the stream's trees of a consumer group, a consumer and a pending entry.
     const GROUP_BYTES: u64 = 160;
     const CONSUMER_BYTES: u64 = 96;
     const PENDING_ENTRY_BYTES: u64 = 56;

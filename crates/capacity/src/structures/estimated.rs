@@ -2,9 +2,9 @@
 
 use keyspace::Kind;
 
-/// The header of an entry in a large collection.
+/// Bytes of the header of an entry in a large collection.
 const ELEMENT_HEADER: u64 = 4;
-/// The expiry time of a key or a field.
+/// Bytes of the expiry time of a key or a field.
 pub(crate) const EXPIRY_BYTES: u64 = 6;
 /// Index bytes per entry: a bucket line serves twelve entries, at the average load.
 const INDEX_BYTES_PER_ENTRY: u64 = 7;
@@ -15,17 +15,17 @@ const ELEMENT_PAGE_OVERHEAD_PERCENT: u64 = 4;
 /// The properties of a key from which its size is estimated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyShape {
-    /// The value's type.
+    /// The Redis type of the value.
     pub kind: Kind,
-    /// The key's length in bytes.
+    /// The length of the key name in bytes.
     pub key: u64,
-    /// The number of elements.
+    /// The number of elements of the value.
     pub elements: u64,
     /// Bytes of the string or of all elements: members, fields with values, or stream nodes.
     pub payload: u64,
     /// Bytes of the value in its packed encoding; `None` if it is a structure.
     pub packed: Option<u64>,
-    /// Whether the key has an expiry time.
+    /// Whether the key has an expiry time, which takes additional bytes.
     pub expires: bool,
     /// The number of elements with an expiry time.
     pub timed_elements: u64,
@@ -44,12 +44,12 @@ pub(crate) fn table_element_bytes(shape: &KeyShape) -> u64 {
     entry_bytes(ELEMENT_HEADER + mean, ELEMENT_PAGE_OVERHEAD_PERCENT)
 }
 
-/// Counters over the elements of a value, filled part by part.
+/// Counters over the elements of a value, which may be added part by part.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ElementCounts {
-    /// The number of elements.
+    /// The number of elements added so far.
     pub elements: u64,
-    /// Bytes as in [`KeyShape::payload`].
+    /// The bytes of all elements, as in [`KeyShape::payload`].
     pub payload: u64,
     /// Bytes of the longest element, field name or value.
     pub longest: u64,

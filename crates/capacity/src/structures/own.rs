@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::data::KeyGroup;
 
-/// The header of an element in a structure.
+/// Bytes of the header of an element in a structure.
 const ELEMENT_HEADER: f64 = 4.0;
 
 /// Formats `number` with `len` digits. Distinct numbers give distinct texts as long as `len`
@@ -16,7 +16,7 @@ pub(crate) fn format_number(number: u64, len: u64) -> Vec<u8> {
     iter::repeat_n(b'k', room).chain(digits.bytes()).collect()
 }
 
-/// Returns sample value `number`; value 0 is the longest.
+/// Returns the sample value with this number. Value 0 is the longest.
 pub(crate) fn sample_value(data: &KeyGroup, number: u64) -> Vec<u8> {
     let (rest, longest) = data.value_lengths();
     let len = if number == 0 { longest } else { rest };

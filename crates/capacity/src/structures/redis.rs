@@ -15,12 +15,12 @@ const MAX_PACKED_LENGTH: u64 = 64;
 pub(crate) const MAX_PACKED_FIELDS: u64 = 512;
 pub(crate) const MAX_PACKED_MEMBERS: u64 = 128;
 const MAX_INTSET_MEMBERS: u64 = 512;
-/// Bytes per list node (`list-max-listpack-size -2`).
+/// Maximum bytes of a list node (`list-max-listpack-size -2`).
 const LIST_NODE_BYTES: u64 = 8192;
 /// The longest string that is embedded in its object (EMBSTR).
 const MAX_EMBEDDED_STRING: u64 = 44;
 
-/// The modeled Redis version.
+/// The version of Redis whose structures are modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RedisVersion {
     /// Redis 7.0, as packaged by Debian.
@@ -47,7 +47,7 @@ pub(crate) fn listpack_entry_overhead(len: u64) -> u64 {
 
 pub(crate) fn string_memory(quantum: Quantum, len: u64, integer: bool) -> MemoryBreakdown {
     match len {
-        // The integer is stored in the pointer field.
+        // The integer is stored in the object's pointer field, so it needs no allocation.
         0..20 if integer => {
             MemoryBreakdown { payload: 8.0, headers: (ROBJ_BYTES - 8) as f64, ..MemoryBreakdown::default() }
         }
@@ -111,7 +111,7 @@ pub(crate) fn hash_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown 
         + fields
 }
 
-/// Returns the integer width of an intset in bytes.
+/// Returns the width in bytes of the integers in an intset.
 fn integer_width(digits: u64) -> u64 {
     match digits {
         0..=4 => 2,
@@ -142,7 +142,7 @@ pub(crate) fn set_memory(quantum: Quantum, data: &KeyGroup, version: RedisVersio
         let buckets = n.next_power_of_two().max(4) as f64;
         let entries = match version {
             RedisVersion::Seven => (n * quantum.size_class(ENTRY_BYTES)) as f64,
-            // A member alone in its bucket needs no entry; others have a 16-byte entry.
+            // A member that is alone in its bucket needs no entry. Other members have a 16-byte entry.
             RedisVersion::Eight => {
                 let chained = |buckets: f64| n as f64 - buckets * (1.0 - (-(n as f64) / buckets).exp());
                 let old = if is_rehashing(n) { buckets / 2.0 } else { buckets };
@@ -194,7 +194,7 @@ pub(crate) fn skiplist_node_bytes(quantum: Quantum, fixed: u64, payload: u64) ->
 
 /// Bytes of a score in a listpack, for an integer below a million.
 const PACKED_SCORE_BYTES: u64 = 5;
-/// A sorted set object, including the skiplist's header node of maximum height.
+/// Bytes of a sorted set object, including the skiplist's header node, which has the maximum height.
 pub(crate) const ZSET_BYTES: u64 = 16 + 32 + 640;
 
 pub(crate) fn listpack_zset_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
@@ -223,12 +223,12 @@ pub(crate) fn stream_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdow
     const NODE_ENTRIES: u64 = 100;
     const STREAM_BYTES: u64 = 80;
     const RAX_BYTES: u64 = 24;
-    /// A radix tree node for an id with its own prefix, and the pointer to the stream node.
+    /// Bytes of a radix tree node for an id with its own prefix, and of the pointer to the stream node.
     const RAX_NODE_BYTES: [u64; 2] = [32, 16];
-    /// Flags, the id's two delta-encoded parts and the field count, each with its backward length.
+    /// Bytes of the flags, of the id's two delta-encoded parts and of the field count, each with its backward length.
     /// Ids are assumed to be less than eight seconds apart.
     const ENTRY_BYTES: u64 = 2 + 3 + 2 + 2;
-    /// A stream node's master entry: counts and terminator; the field name comes on top.
+    /// Bytes of a stream node's master entry, which has counts and a terminator. The field name is added to them.
     const MASTER_ENTRY_BYTES: u64 = 7 + 2 + 2 + 2 + 2;
     let head = MASTER_ENTRY_BYTES + data.field_bytes + listpack_entry_overhead(data.field_bytes);
     let entry = ENTRY_BYTES + listpack_entry_overhead(data.value_bytes);

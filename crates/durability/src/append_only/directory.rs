@@ -11,7 +11,7 @@ use crate::disk::SystemDisk;
 
 pub(super) type AofDirectory = append_only::AofDirectory<SystemDisk>;
 
-/// The directory that the configuration names.
+/// Returns the directory named by `appenddirname`, which need not exist yet.
 pub(super) fn configured_directory(config: &Config) -> io::Result<AofDirectory> {
     let path = std::path::absolute(&*config.get(keys::APPENDDIRNAME))?;
     let is_kept = config.get(keys::AOF_DISABLE_AUTO_GC);

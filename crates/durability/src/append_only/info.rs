@@ -9,12 +9,12 @@ use process::time;
 use super::AppendOnly;
 
 impl AppendOnly {
-    /// Resets the counters (CONFIG RESETSTAT).
+    /// Resets the counters of rewrites and delayed syncs (CONFIG RESETSTAT).
     pub fn reset_counts(&self) {
         self.state.lock().driver.reset_counts();
     }
 
-    /// Appends fields to INFO's Persistence section.
+    /// Appends the append-only file's fields to INFO's Persistence section.
     pub(crate) fn info(&self, text: &mut String) {
         let end = self.log.lock().position().offset;
         let now = time::instant();

@@ -1,4 +1,4 @@
-//! Loads the append-only file at startup, and continues it.
+//! Loads the append-only file at startup. Later changes continue the loaded file.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::directory::{AofDirectory, configured_directory};
 use crate::Durability;
 use crate::loading::with_loader;
 
-/// Replaces all data with the append-only file's, if it exists, and continues the file. Returns what was loaded.
+/// Replaces all data by that of the append-only file, and continues the file. Returns `None` if there is no file.
 pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<LoadResult>, AofError> {
     let folder = configured_directory(&durability.config).map_err(AofFilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(None) };
@@ -25,15 +25,15 @@ pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<LoadResult>, A
     Ok(Some(loaded.base))
 }
 
-/// Replaces all data with the append-only file's (DEBUG LOADAOF), after writing the rest of the log to it. The
-/// replication history continues, since clients cannot write meanwhile. If the file is disabled, it is loaded but not
-/// continued. Returns `false` if there is no file.
+/// Replaces all data by that of the append-only file (DEBUG LOADAOF), after writing the rest of the log to the file.
+/// The replication history continues, since clients cannot write meanwhile. If the file is disabled, it is loaded but
+/// not continued. Returns `false` if there is no file.
 ///
 /// # Errors
 /// The files are invalid, or cannot be read or continued.
 pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     let (shared, engine) = (&durability.append_only, &durability.engine);
-    // A base being written now would belong to the old data.
+    // A base that is being written now would belong to the old data.
     shared.wait_for_rewrite();
     let is_on = shared.is_on();
     engine.settings.set_node_flag(NodeFlags::LOADING, true);
@@ -48,7 +48,7 @@ pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     outcome
 }
 
-/// Loads the files, and continues them if `continues` is set.
+/// Loads the files, and continues them if `continues` is set. Returns `false` if there are none.
 fn load_and_continue(durability: &Arc<Durability>, continues: bool) -> Result<bool, AofError> {
     let folder = configured_directory(&durability.config).map_err(AofFilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(false) };
@@ -59,7 +59,7 @@ fn load_and_continue(durability: &Arc<Durability>, continues: bool) -> Result<bo
     continue_files(durability, folder, manifest, db).map(|()| true)
 }
 
-/// Replaces all data with the files' contents.
+/// Replaces all data by the contents of the files.
 fn load_files(
     durability: &Durability,
     folder: &AofDirectory,
@@ -70,7 +70,7 @@ fn load_files(
     with_loader(durability, |loader| loader.run_files(folder, manifest, truncates))
 }
 
-/// Continues the files from here on. `db` is the database selected by the stream.
+/// Continues the files: later changes are appended to them. `db` is the database that the stream has selected.
 fn continue_files(
     durability: &Arc<Durability>,
     folder: AofDirectory,

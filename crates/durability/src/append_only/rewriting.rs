@@ -24,7 +24,7 @@ use crate::snapshot::{RdbOptions, WriteProgress, take_snapshot, write_commands, 
 /// Why a rewrite could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RewriteError {
-    /// Another rewrite is running.
+    /// Another rewrite is running, so the new one did not start.
     #[error("{0}")]
     Running(#[from] RunningError),
     /// The rewrite could not start, or writing or installing its base failed.
@@ -32,7 +32,7 @@ pub enum RewriteError {
     Failed(#[from] anyhow::Error),
 }
 
-/// A running rewrite with its cancellation flag.
+/// A running rewrite, with the flag that cancels it.
 #[derive(Debug, Clone)]
 struct Rewrite {
     id: RewriteId,
@@ -47,32 +47,32 @@ impl AppendOnly {
     pub(crate) fn enable_without_base(self: &Arc<Self>) -> anyhow::Result<()> {
         // A base from a rewrite that started earlier would end up in the new manifest.
         self.cancel_rewrite();
-        // Existing files stay valid until the new base is installed.
+        // Existing files stay valid until the new base is installed, so they are kept.
         let folder = configured_directory(&self.config)?;
         let name = folder.disk.path().display().to_string();
         let in_folder = || format!("Can't open or create append-only dir {name}");
-        // Checks that files can be created there; the file is removed at once.
+        // Creating a file shows whether the directory is writable. The file is removed at once.
         folder.temporary_base().with_context(in_folder)?;
         let manifest = folder.find()?.unwrap_or_default();
         Ok(self.start(FileExecutor::new(folder), manifest, StartPosition::NextSnapshot)?)
     }
 
-    /// Whether the current data may become a base.
+    /// Returns whether the current data may become a base.
     fn has_valid_data(&self) -> bool {
         if self.engine.settings.node_flags().contains(NodeFlags::LOADING) {
             return false;
         }
-        // After a failed full resync a replica's data must not be kept.
+        // After a failed full resync, a replica's data is incomplete and must not become a base.
         let log = self.log.lock();
         log.authority().mode() != WriteMode::Replica || log.is_open()
     }
 
-    /// Whether the first base is being written. A shutdown now would leave no file with the current data.
+    /// Returns whether the first base is being written. A shutdown now would leave no file with the current data.
     pub fn is_writing_first_base(&self) -> bool {
         self.state.lock().driver.is_writing_first_base()
     }
 
-    /// Whether an automatic rewrite is due.
+    /// Returns whether an automatic rewrite is due.
     fn is_rewrite_due(&self) -> bool {
         if !self.is_on() || !self.has_valid_data() {
             return false;
@@ -94,8 +94,8 @@ impl AppendOnly {
         self.changed.wait_while(&mut self.state.lock(), |state| state.driver.rewrites().is_running());
     }
 
-    /// Passes the base to the writer, which installs it once the following increment exists, and waits for the end of
-    /// the rewrite.
+    /// Passes the base to the writer and waits for the end of the rewrite. The writer installs the base once the next
+    /// increment file exists.
     fn install_base(
         &self,
         file: tempfile::NamedTempFile,
@@ -121,7 +121,7 @@ impl AppendOnly {
         }
     }
 
-    /// Deletes obsolete files that were kept so far (`aof-disable-auto-gc` was switched off).
+    /// Deletes obsolete files that were kept so far, after `aof-disable-auto-gc` was switched off.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -138,7 +138,8 @@ impl AppendOnly {
         Ok(())
     }
 
-    /// Deletes obsolete files, unless they are kept, and tells the driver, which removes them from the manifest.
+    /// Deletes obsolete files unless the configuration keeps them, and tells the driver, which removes them from the
+    /// manifest.
     fn delete_history(&self, history: &[String]) -> anyhow::Result<()> {
         let is_deleted = !self.config.get(keys::AOF_DISABLE_AUTO_GC) && {
             for name in history {
@@ -161,7 +162,7 @@ impl AppendOnly {
         rdb: bool,
         rewrite: &Rewrite,
     ) -> anyhow::Result<()> {
-        // Held so that enabling the file at the same time waits for the new manifest.
+        // The lock is held so that enabling the file at the same time waits for the new manifest.
         let state = self.state.lock();
         anyhow::ensure!(state.driver.rewrites().is_current(rewrite.id), "the rewrite was cancelled");
         let mut manifest: Manifest = folder.read()?.unwrap_or_default();
@@ -174,7 +175,7 @@ impl AppendOnly {
     }
 }
 
-/// Starts automatic rewrites. Never returns.
+/// Starts a rewrite whenever an automatic one is due. Never returns.
 pub async fn run_automatic_rewrites(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     loop {
         tick.wait_for_tick().await;
@@ -187,11 +188,11 @@ pub async fn run_automatic_rewrites(durability: Arc<Durability>, tick: Arc<Adapt
     }
 }
 
-/// Enables the append-only file with the current data as its base (CONFIG SET appendonly yes). The rewrite is running
-/// when this returns, unless this is a replica without data.
+/// Enables the append-only file with the current data as its base (CONFIG SET appendonly yes). When this returns, the
+/// rewrite is running, unless this is a replica without data.
 ///
 /// # Errors
-/// The directory cannot be used, or a thread cannot be started. The file stays disabled then.
+/// The directory cannot be used, or a thread cannot be started. In either case the file stays disabled.
 pub fn enable(durability: &Arc<Durability>) -> anyhow::Result<()> {
     let shared = &durability.append_only;
     shared.enable_without_base()?;
@@ -204,8 +205,8 @@ pub fn enable(durability: &Arc<Durability>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// BGREWRITEAOF. Also works while the append-only file is disabled; the base is then used when it is enabled at the
-/// next start.
+/// Starts a rewrite (BGREWRITEAOF). While the append-only file is disabled, the rewrite creates a base that is used if
+/// the file is enabled at the next start.
 ///
 /// # Errors
 /// The rewrite could not start.
@@ -228,14 +229,14 @@ pub fn rewrite_in_background(durability: &Arc<Durability>) -> Result<(), Rewrite
     })
 }
 
-/// Runs a rewrite and waits for it.
+/// Runs a rewrite on the calling thread and waits until it has ended.
 pub(crate) fn rewrite_now(durability: &Durability) -> Result<(), RewriteError> {
     let rewrite = durability.append_only.begin_rewrite()?;
     Ok(run_rewrite(durability, &rewrite)?)
 }
 
 /// Syncs all data to disk at shutdown, when no more writes arrive. If the files are incomplete, a rewrite runs first.
-/// Returns an error if that fails.
+/// Returns an error if the sync or the rewrite fails.
 pub(crate) fn sync_all_data(durability: &Durability, unfinished: UnfinishedAof) -> Result<(), String> {
     let shared = &durability.append_only;
     while shared.is_on() && !shared.is_complete() {
@@ -264,7 +265,7 @@ pub(crate) fn sync_all_data(durability: &Durability, unfinished: UnfinishedAof) 
 fn run_rewrite(durability: &Durability, rewrite: &Rewrite) -> anyhow::Result<()> {
     let outcome = write_base(durability, rewrite);
     if outcome.is_err() {
-        // Changes nothing if the driver knows already.
+        // This event has no effect if the driver knows about the failure already.
         durability.append_only.send_event(AofDriverEvent::RewriteFailed(rewrite.id));
     }
     outcome

@@ -1,6 +1,6 @@
 //! The thread that writes the append-only file. It performs the driver's file operations.
 //!
-//! It writes the bytes of the replication log, so nothing is encoded twice.
+//! The thread writes the bytes of the replication log, so no change is encoded twice.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use slot_routing::ReplOffset;
 use super::AppendOnly;
 use crate::disk::SystemDisk;
 
-/// Upper bound for waiting before the driver is asked again.
+/// The maximum time to wait before the driver is asked for its next step.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Writer {
         Self { shared, executor }
     }
 
-    /// Runs until the append-only file is disabled.
+    /// Performs the driver's steps until the append-only file is disabled.
     pub(super) fn run(mut self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = runtime.expect("the writer thread needs an event loop");

@@ -1,4 +1,4 @@
-//! State of a master's stream as applied to the data. Replication updates it; snapshots and loads read it.
+//! The state of a master's stream as applied to the data. Replication updates this state; snapshots and loads read it.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
@@ -7,41 +7,44 @@ use replication::{Log, WriteMode};
 
 use super::imports::SlotImports;
 
-/// Position up to which a master's stream has been applied.
+/// How the data relates to a master's stream: what was applied, and what could not be.
 #[derive(Debug, Default)]
 pub struct AppliedStream {
     /// Held while the stream is applied or a full resync is loaded, and while a snapshot is taken.
     pub apply_lock: Mutex<()>,
-    /// The database selected by the stream. Only changes under the lock.
+    /// The database that the stream has selected. It changes only under the apply lock.
     selected_db: AtomicU16,
-    /// Number of the master's changes since its last snapshot that could not be applied. Only changes under the lock.
+    /// Number of the master's changes since its last snapshot that could not be applied. It changes only under the
+    /// apply lock.
     missing_count: AtomicU64,
-    /// The slots being imported, here or by the master.
+    /// The running slot imports of this node and of its master.
     pub imports: SlotImports,
 }
 
 impl AppliedStream {
-    /// The database selected by the stream.
+    /// Returns the database that the stream has selected.
     pub fn selected_db(&self) -> u16 {
         self.selected_db.load(Ordering::Relaxed)
     }
 
-    /// Records a SELECT in the stream.
+    /// Records that the stream selects the database `db`.
     pub fn select_db(&self, db: u16) {
         self.selected_db.store(db, Ordering::Relaxed);
     }
 
-    /// The database selected by the master's stream, if the log has one. Called while a snapshot is taken.
+    /// Returns the database that the master's stream has selected; `None` if the log contains no master's stream.
+    /// Called while a snapshot is taken.
     pub fn db_in(&self, log: &Log) -> Option<u16> {
         (log.authority().mode() == WriteMode::Replica).then(|| self.selected_db())
     }
 
-    /// Number of the master's changes that could not be applied.
+    /// Returns how many of the master's changes could not be applied. If there are any, the data differs from the
+    /// master's.
     pub fn missing_changes(&self) -> u64 {
         self.missing_count.load(Ordering::Relaxed)
     }
 
-    /// Counts changes that could not be applied.
+    /// Adds `count` changes that could not be applied.
     pub fn count_missing(&self, count: u64) {
         self.missing_count.fetch_add(count, Ordering::Relaxed);
     }

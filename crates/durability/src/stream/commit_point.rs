@@ -1,15 +1,16 @@
-//! The commit point: the log offset that has reached every component that must have a change before its client gets the
-//! reply.
+//! The commit point: the log offset up to which every required component has the changes, so that their clients may get
+//! replies.
 //!
-//! A component (for instance the append-only file under `always`) activates it by [`CommitPoint::set_required`] and reports
-//! its progress by [`CommitPoint::publish`]. Connections hold replies to writes until then
-//! (`net::output::Output::hold`), and each is woken when its offset is reached. While nothing requires it, a batch of
-//! commands costs one call of [`CommitPoint::is_required`] and one of [`CommitPoint::history`].
+//! A component (for instance the append-only file under `always`) activates the commit point by
+//! [`CommitPoint::set_required`] and reports its progress by [`CommitPoint::publish`]. Connections hold replies to
+//! writes until then (`net::output::Output::hold_from`), and each connection is woken when its offset is reached. While
+//! no component requires the commit point, a batch of commands costs one call of [`CommitPoint::is_required`] and one
+//! of [`CommitPoint::history`].
 //!
-//! Offsets of different histories must not be compared: a master that becomes a replica may lose its last writes, and the
-//! offsets of its new history say nothing about them. The commit point numbers the histories of this process. A client
-//! whose write belongs to a history that has ended gets no reply; its connection is closed, since nobody knows whether
-//! the write remains.
+//! Offsets of different histories must not be compared: a master that becomes a replica may lose its last writes, and
+//! the offsets of its new history say nothing about them. The commit point numbers the histories of this process. A
+//! client whose write belongs to a history that has ended gets no reply; its connection is closed, since nobody knows
+//! whether the write remains.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,28 +19,29 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use slot_routing::ReplOffset;
 
-/// A history of this process. While a history ends, it has a number of its own: writes may or may not be logged.
+/// Numbers the histories of this process. The transition between two histories has a number of its own, because writes
+/// during it may or may not be logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HistoryNumber(u64);
 
 impl HistoryNumber {
-    /// Whether writes of a batch that began in this history are in the history `now`.
+    /// Returns whether the writes of a batch that began in this history belong to the history `now`.
     #[must_use]
     pub fn lasts_until(self, now: Self) -> bool {
         self == now && self.0.is_multiple_of(2)
     }
 }
 
-/// An offset of a history.
+/// An offset together with its history, because offsets of different histories must not be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HistoryOffset {
-    /// The history.
+    /// The history to which the offset belongs.
     pub history: HistoryNumber,
-    /// The offset.
+    /// The offset in the replication log.
     pub offset: ReplOffset,
 }
 
-/// The history ended before the offset was committed.
+/// Error of a wait whose history ended before the offset was committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this node has become a replica since the write")]
 pub struct HistoryEnded;
@@ -48,12 +50,12 @@ pub struct HistoryEnded;
 #[derive(Debug, Default)]
 pub struct CommitPoint {
     required: AtomicBool,
-    /// The number of the history. It and the offset only change while `waiting` is locked, so that no connection starts to
-    /// wait for an offset that was just passed.
+    /// The number of the current history. The history and the offset change only while `waiting` is locked, so that no
+    /// connection starts to wait for an offset that was just passed.
     history: AtomicU64,
-    /// The committed offset of this history.
+    /// The committed offset of the current history.
     offset: AtomicU64,
-    /// Waiters for offsets of this history, keyed by offset and client id.
+    /// The waiters for offsets of the current history, keyed by offset and client id.
     waiting: Mutex<BTreeMap<(ReplOffset, u64), Waker>>,
 }
 
@@ -63,8 +65,8 @@ impl CommitPoint {
         self.required.store(required, Ordering::Release);
     }
 
-    /// Publishes that the log is committed up to `at`. Only increases within one history. Does nothing if the history has
-    /// ended.
+    /// Publishes that the log is committed up to `at`. The committed offset only increases within one history. Does
+    /// nothing if the history of `at` has ended.
     pub fn publish(&self, at: HistoryOffset) {
         let mut waiting = self.waiting.lock();
         if at.history != self.history() {
@@ -79,8 +81,8 @@ impl CommitPoint {
         }
     }
 
-    /// Begins to end the history, before this node becomes a replica. [`CommitPoint::begin_history`] follows once no new
-    /// batch can write.
+    /// Begins to end the current history, before this node becomes a replica. The caller calls
+    /// [`CommitPoint::begin_history`] once no new batch can write.
     pub fn end_history(&self) {
         self.change_history(|number| number | 1);
     }
@@ -101,25 +103,25 @@ impl CommitPoint {
         }
     }
 
-    /// Whether replies to writes must wait.
+    /// Returns whether replies to writes must wait for the commit point.
     #[inline]
     pub fn is_required(&self) -> bool {
         self.required.load(Ordering::Acquire)
     }
 
-    /// The current history.
+    /// Returns the number of the current history.
     #[inline]
     pub fn history(&self) -> HistoryNumber {
         HistoryNumber(self.history.load(Ordering::Acquire))
     }
 
-    /// The committed offset of the current history.
+    /// Returns the committed offset of the current history.
     pub fn offset(&self) -> ReplOffset {
         ReplOffset(self.offset.load(Ordering::Acquire))
     }
 
-    /// Ready with the committed offset once the log is committed up to `until`, or with an error once that history has
-    /// ended. Otherwise registers the task of `client` to be woken.
+    /// Returns `Ready` with the committed offset once the log is committed up to `until`, or with an error once that
+    /// history has ended. Otherwise registers the task of `client` to be woken.
     pub fn poll_reached(
         &self,
         until: HistoryOffset,
@@ -191,7 +193,7 @@ mod tests {
         assert!(!point.has_waiters());
     }
 
-    /// The new history has larger offsets than a held reply waits for.
+    /// The new history has larger offsets than the held reply waits for, and must not release that reply.
     #[test]
     fn waiters_of_an_ended_history_are_woken_with_an_error() {
         let point = CommitPoint::default();
@@ -204,7 +206,7 @@ mod tests {
         point.end_history();
         assert_eq!((counter.0.load(Ordering::Relaxed), point.has_waiters()), (1, false));
         point.begin_history();
-        // The writer of the old history reports late.
+        // The component that wrote the old history reports late.
         point.publish(old);
         assert_eq!(point.offset(), ReplOffset(0));
         point.publish(HistoryOffset { history: point.history(), offset: ReplOffset(10_000) });
@@ -224,7 +226,7 @@ mod tests {
         point.begin_history();
         let after = point.history();
         assert!(!before.lasts_until(after) && !meanwhile.lasts_until(after) && after.lasts_until(after));
-        // Several in a row, as when a replica changes its master.
+        // Several histories begin in a row, as when a replica changes its master.
         point.begin_history();
         assert!(!after.lasts_until(point.history()) && point.history().lasts_until(point.history()));
     }

@@ -1,5 +1,5 @@
-//! Slot imports of this node or its master. Their keys are hidden from clients. CLUSTER SYNCSLOTS announces them in the
-//! stream, and again after every snapshot that contains such keys.
+//! Slot imports of this node or its master. The imported keys are hidden from clients. CLUSTER SYNCSLOTS announces an
+//! import in the stream, and again after every snapshot that contains such keys.
 //!
 //! A replica hides its master's imports until the master has claimed the slots. The append-only file records imports
 //! like the stream; an import without an end in the file has failed.
@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use replication::Log;
 use slot_routing::{Slot, SlotSet, is_owned_elsewhere};
 
-/// The running imports.
+/// The imports that have started and not ended, by name.
 #[derive(Debug, Default)]
 pub struct SlotImports(Mutex<BTreeMap<JobName, Establish>>);
 
 impl SlotImports {
-    /// The slots being imported.
+    /// Returns the slots that are being imported.
     pub(crate) fn slots(&self) -> SlotSet {
         self.0.lock().values().flat_map(|import| import.slots().iter().collect::<Vec<Slot>>()).collect()
     }
@@ -27,21 +27,21 @@ impl SlotImports {
         self.0.lock().is_empty()
     }
 
-    /// Returns the imports that have started and not ended, for snapshots and new replicas.
+    /// Returns the imports that have started and not ended, which snapshots and new replicas must know.
     pub fn running_imports(&self) -> Vec<Establish> {
         self.0.lock().values().cloned().collect()
     }
 
-    /// Starts an import, and hides its slots.
+    /// Starts an import, and hides its slots from clients.
     pub fn start_import(&self, engine: &Engine, import: Establish) {
         import.slots().iter().for_each(|slot| engine.set_slot_hidden(slot, true));
         self.0.lock().insert(import.name, import);
     }
 
-    /// Ends an import, and shows its slots.
+    /// Ends an import, and makes its slots visible. Returns `None` if there is no import with this name.
     pub fn end_import(&self, engine: &Engine, name: &JobName) -> Option<Establish> {
         let ended = self.0.lock().remove(name)?;
-        // Another import may still cover some of them.
+        // Another running import may still cover some of the slots.
         let hidden = self.slots();
         ended
             .slots()
@@ -65,16 +65,17 @@ impl SlotImports {
         }
     }
 
-    /// Processes a command from a master's stream or a file. The keys of a failed import are deleted by the master's own
-    /// commands.
+    /// Processes a SYNCSLOTS command from a master's stream or a file. The master itself sends commands that delete the
+    /// keys of a failed import.
     pub fn apply_command(&self, engine: &Engine, command: &SyncSlots) {
         match command {
             SyncSlots::Establish(import) => self.start_import(engine, import.clone()),
             SyncSlots::Finish(end) => {
-                // This lock must not be held while waiting for slots: a snapshot takes it while it holds them.
+                // This lock must not be held while waiting for slots, because a snapshot takes it while holding the
+                // slots.
                 let failed = self.0.lock().get(&end.name).filter(|_| !end.is_success).cloned();
                 if let Some(import) = failed {
-                    // Valkey masters do not send deletions, so delete the keys here.
+                    // Valkey masters do not send these deletions, so the keys are deleted here.
                     import.slots().iter().for_each(|slot| engine.clear_slot_unlogged(slot));
                 }
                 self.end_import(engine, &end.name);
@@ -94,9 +95,9 @@ pub fn encode_begin(import: &Establish) -> Vec<u8> {
     SyncSlots::Establish(import.without_link()).encoded()
 }
 
-/// Encodes the end of an import for the log. A failed import's keys are deleted by then, and replicas drop its slots.
-/// However, if this node serves any of the slots, the import had claimed them and just could not report it: reporting a
-/// failure would make replicas delete keys that are served.
+/// Encodes the end of an import for the log. If it failed, its keys have been deleted, and replicas drop its slots.
+/// However, if this node serves any of the slots, the import had claimed them and just could not report that. Reporting
+/// a failure would make replicas delete keys that are served.
 pub fn encode_end(engine: &Engine, import: &Establish, outcome: &Result<(), String>) -> Vec<u8> {
     let is_served = |slot| !is_owned_elsewhere(engine.keyspace.lock(slot).ownership());
     let failure = outcome.as_ref().err().filter(|_| !import.slots().iter().any(is_served));
@@ -112,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// Found by the simulator (cluster of nine nodes, seed 21).
+    /// Regression test: the simulator found that replicas deleted served keys (cluster of nine nodes, seed 21).
     #[test]
     fn import_of_served_slots_is_logged_as_success() {
         let engine = Engine::for_sentinel(acl::CommandCatalogue::default(), 1);

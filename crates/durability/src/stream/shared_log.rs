@@ -1,4 +1,4 @@
-//! The replication log as shared by threads: a lock around it, and wakeups when it grows.
+//! The replication log as threads share it: a lock around it, and wakeups when it grows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -14,11 +14,11 @@ use tokio::sync::Notify;
 
 use super::random_repl_id;
 
-/// The log and the readers waiting for it.
+/// The replication log, its readers, and how they are woken.
 #[derive(Debug)]
 pub struct SharedLog {
     log: Mutex<Log>,
-    /// Whether the log is open, readable without the lock.
+    /// A copy of the log's open state that is readable without the lock.
     open: AtomicBool,
     /// Whether the log stays open without replicas, because this node reads it itself.
     kept_open: AtomicBool,
@@ -26,7 +26,7 @@ pub struct SharedLog {
     replicas: AtomicUsize,
     /// Number of slot migrations that read the log.
     migrations: AtomicUsize,
-    /// The replicas that read the log, as clients, by their cursors. Locked before the log.
+    /// The clients of the replicas that read the log, each with its cursor. Must be locked before the log.
     readers: Mutex<Vec<(CursorId, Arc<Client>)>>,
     /// Whether any reader waits for the log to grow.
     has_waiters: AtomicBool,
@@ -35,12 +35,12 @@ pub struct SharedLog {
     first_write: FirstWrite,
 }
 
-/// Time of the first write after a promotion, for the failover history.
+/// Records the time of the first write after a promotion, for the failover history.
 #[derive(Debug, Default)]
 struct FirstWrite {
     /// Whether the next write is to be recorded. Checked on every write.
     is_watched: AtomicBool,
-    /// Wall clock milliseconds; 0 means unset.
+    /// When the first write happened, in wall clock milliseconds; 0 if it has not happened yet.
     offset: AtomicI64,
 }
 
@@ -61,7 +61,8 @@ impl SharedLog {
         })
     }
 
-    /// Locks the log. Use this type's methods to open, adopt or close it.
+    /// Locks the log. Use the methods of this type to open or close the log or to adopt a position, because they also
+    /// update the shared state.
     pub fn lock(&self) -> MutexGuard<'_, Log> {
         self.log.lock()
     }
@@ -80,19 +81,19 @@ impl SharedLog {
         self.wake();
     }
 
-    /// See [`Log::adopt_loaded_history`]. Later entries get a new replication id.
+    /// Adopts the position of loaded data, see [`Log::adopt_loaded_history`]. Later entries get a new replication id.
     pub fn adopt_loaded(&self, position: Position) {
         self.log.lock().adopt_loaded_history(position, random_repl_id());
         self.open.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Records the time of the next write of this node.
+    /// Requests that the time of this node's next write be recorded.
     pub fn watch_first_write(&self) {
         self.first_write.is_watched.store(true, Ordering::Release);
     }
 
-    /// Takes the recorded time of the first write, if it has happened.
+    /// Takes the recorded time of the first write. `None` if no write has happened since [`Self::watch_first_write`].
     pub fn take_first_write(&self) -> Option<Millis> {
         let first = &self.first_write.offset;
         let came = first.load(Ordering::Acquire) != 0;
@@ -106,22 +107,22 @@ impl SharedLog {
         }
     }
 
-    /// Sets whether the log stays open without replicas.
+    /// Sets whether the log stays open without replicas. The append-only file requires this.
     pub(crate) fn keep_open(&self, kept: bool) {
         self.kept_open.store(kept, Ordering::Release);
     }
 
-    /// Whether the log stays open without replicas.
+    /// Returns whether the log stays open without replicas.
     pub fn is_kept_open(&self) -> bool {
         self.kept_open.load(Ordering::Acquire) || self.migrations.load(Ordering::Acquire) > 0
     }
 
-    /// Records the number of replicas that read the log.
+    /// Records how many replicas read the log. Without any reader the log may be closed.
     pub fn set_replica_count(&self, count: usize) {
         self.replicas.store(count, Ordering::Relaxed);
     }
 
-    /// Registers the client of a replica as reader, until the guard is dropped.
+    /// Registers a replica's client as reader until the guard is dropped.
     pub fn add_reader(&self, cursor: CursorId, client: &Arc<Client>) -> RegisteredReader<'_> {
         self.readers.lock().push((cursor, client.clone()));
         RegisteredReader { log: self, cursor }
@@ -140,33 +141,33 @@ impl SharedLog {
         }
     }
 
-    /// Registers a slot migration as reader.
+    /// Counts a slot migration as reader until [`Self::end_migration`].
     pub fn begin_migration(&self) {
         self.migrations.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Unregisters a slot migration.
+    /// Ends the registration by [`Self::begin_migration`].
     pub fn end_migration(&self) {
         self.migrations.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Closes the log ([`Log::close`]): commands are no longer recorded.
+    /// Closes the log ([`Log::close`]), so that later commands are not recorded.
     pub fn close(&self) {
         self.open.store(false, Ordering::Release);
         self.log.lock().close();
     }
 
-    /// Appends commands that no client ran ([`Log::append`]).
+    /// Appends commands that no client has sent ([`Log::append`]), such as the start of an import.
     pub fn append(&self, db: u16, commands: &[u8]) {
         self.append_by(|log| log.append(db, commands));
     }
 
-    /// See [`Log::append_control`].
+    /// Appends a control command and wakes readers, see [`Log::append_control`].
     pub fn append_control(&self, bytes: &[u8]) -> ReplOffset {
         self.append_by(|log| log.append_control(bytes))
     }
 
-    /// See [`Log::append_stream`].
+    /// Appends bytes of the master's stream and wakes readers, see [`Log::append_stream`].
     pub fn append_stream(&self, stream: StreamEpoch, bytes: &[u8]) {
         let taken = self.append_by(|log| log.append_stream(stream, bytes));
         assert!(taken, "what was applied in the stream's turn is logged in it");
@@ -184,7 +185,7 @@ impl SharedLog {
         appended
     }
 
-    /// Waits until a reader's cursor has been trimmed off the log.
+    /// Waits until the log has dropped bytes that a reader has not read, so that its cursor became invalid.
     pub async fn wait_for_trimmed_cursor(&self) {
         self.cursor_trimmed.notified().await;
     }
@@ -194,7 +195,7 @@ impl SharedLog {
         self.append_control(&ControlCommand::AckRequested.encoded());
     }
 
-    /// Wakes all waiting readers after a change other than growth.
+    /// Wakes all waiting readers after a change that is not growth, such as a new history.
     pub fn wake_readers(&self) {
         self.wake();
     }
@@ -205,12 +206,12 @@ impl SharedLog {
         }
     }
 
-    /// Waits until `read` returns a value. `read` is called with the log unlocked.
+    /// Waits until `read` returns a value. The log must not be locked by the caller, since `read` may lock it.
     pub async fn wait_for_growth<T>(&self, mut read: impl FnMut() -> Option<T>) -> T {
         loop {
             let grown = self.log_grown.notified();
             tokio::pin!(grown);
-            // The order avoids lost wakeups: register, set the flag, then check.
+            // This order avoids lost wakeups: register, set the flag, then check.
             grown.as_mut().enable();
             self.has_waiters.store(true, Ordering::Release);
             if let Some(found) = read() {
@@ -221,7 +222,7 @@ impl SharedLog {
     }
 }
 
-/// Removes a reader from the list of the log when dropped.
+/// Removes a reader from the log's list of readers on drop.
 #[derive(Debug)]
 pub struct RegisteredReader<'a> {
     log: &'a SharedLog,
@@ -240,7 +241,7 @@ impl LogLock for &SharedLog {
     }
 }
 
-/// The engine's handle on the log.
+/// Lets the engine append to the log and query it.
 #[derive(Debug)]
 pub struct EngineLogHandle(pub Arc<SharedLog>);
 

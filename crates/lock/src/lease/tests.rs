@@ -159,9 +159,9 @@ enum RandomEvent {
     PassTime(u64),
     /// An owner that is not paused checks its clock.
     CheckLease(usize),
-    /// The server executes one of the pending messages.
+    /// The server executes one of the pending requests.
     ServeRequest(usize),
-    /// A reply arrives.
+    /// A reply arrives at the owner that waits for it.
     DeliverReply(usize),
     /// A message or reply is lost, and its sender times out.
     LoseMessage(usize),
@@ -185,9 +185,9 @@ fn draw_chance() -> impl Strategy<Value = RandomEvent> {
 }
 
 const OWNER_COUNT: usize = 3;
-/// Number of random runs within which an injected bug must be found.
+/// The maximum number of random runs until an injected bug must have been found.
 const MAX_RUNS: usize = 50_000;
-/// Speed of each owner's clock, in thousandths of the server's.
+/// The speed of each owner's clock, in thousandths of the server's speed.
 const CLOCK_SPEEDS: [u64; OWNER_COUNT] = [1000, 993, 1007];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -199,9 +199,9 @@ enum RequestKind {
 
 #[derive(Debug)]
 struct Message {
-    /// `None` if the sender no longer waits.
+    /// The owner that waits for the reply; `None` if it no longer waits.
     from: Option<usize>,
-    /// Each acquisition is a separate owner.
+    /// The name of the owner on the server. Each acquisition has a new one.
     owner: u64,
     request: RequestKind,
     outcome: Option<RequestOutcome>,
@@ -214,7 +214,7 @@ enum OwnerState {
     Holding(HeldLease),
 }
 
-/// A bug injected into every holder, to be found by the model.
+/// A bug injected into every holder, which the model must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InjectedBug {
     /// Counts the lease from the reply instead of the request.
@@ -321,7 +321,7 @@ impl Model {
         };
         let outcome = message.outcome.filter(|_| !lost_keys).unwrap_or(RequestOutcome::Unknown);
         let message = self.messages.remove(index);
-        // The message may still arrive.
+        // The sender times out, but the request may still arrive.
         if lost_keys && message.outcome.is_none() && self.now.as_millis().is_multiple_of(2) {
             self.messages.push(Message { from: None, ..message });
         }

@@ -6,7 +6,7 @@ fn append_reply(output: &mut Output, text: &str) {
     output.buffer().extend_from_slice(text.as_bytes());
 }
 
-/// Appends a reply that must wait for the offset `offset`.
+/// Appends a reply that is held until `offset` is committed.
 fn append_held_reply(output: &mut Output, text: &str, offset: u64) {
     let from = output.mark();
     append_reply(output, text);
@@ -23,7 +23,7 @@ fn send_all(output: &mut Output) -> String {
     String::from_utf8(sent).unwrap()
 }
 
-/// A pipeline of a write, a read and a write: the reply to the read must not overtake that of the first write.
+/// In a pipeline of a write, a read and a write, the reply to the read must not overtake the first reply.
 #[test]
 fn replies_are_sent_in_order_as_their_offsets_commit() {
     let mut output = Output::default();
@@ -53,7 +53,7 @@ fn one_commit_releases_all_earlier_holds() {
     assert_eq!((send_all(&mut output).as_str(), output.first_held_offset()), ("xxxx", Some(ReplOffset(5))));
 }
 
-/// A second batch of reads behind an uncommitted write needs no hold of its own.
+/// A second batch of reads after an uncommitted write waits for the same offset and needs no hold of its own.
 #[test]
 fn replies_with_the_same_offset_share_one_hold() {
     let mut output = Output::default();
@@ -85,7 +85,7 @@ fn sent_bytes_are_freed_even_if_output_never_drains() {
     assert!(output.memory() < 64 * 1024, "{}", output.memory());
 }
 
-/// While WAIT blocks, earlier replies are sent. The mark of its own reply must stay valid.
+/// While WAIT blocks, earlier replies are sent. The mark where WAIT's own reply begins must stay valid.
 #[test]
 fn mark_stays_valid_while_earlier_bytes_are_sent() {
     let mut output = Output::default();
@@ -98,7 +98,6 @@ fn mark_stays_valid_while_earlier_bytes_are_sent() {
     assert!(output.is_empty() && output.mark() == mark);
 }
 
-/// A random operation on an output buffer.
 #[derive(Debug, Clone)]
 enum OutputStep {
     Reply { len: usize },

@@ -14,7 +14,7 @@ use rustls::pki_types::{
 use x509_parser::asn1_rs::Any;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// Upper bound for the size of a certificate or key file.
+/// Upper bound in bytes for the size of a certificate or key file.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Certificate details shown by INFO.
@@ -26,18 +26,19 @@ pub struct CertificateInfo {
     pub expires_at: i64,
 }
 
-/// A configured certificate file and its current expiry.
+/// A certificate file named in the configuration, and when it expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFile {
-    /// The configuration parameter.
+    /// The configuration parameter that names the file.
     pub parameter: &'static str,
-    /// Path as configured.
+    /// The file's path as configured.
     pub path: String,
-    /// Unix time in seconds when the first certificate expires, or why the file cannot be read.
+    /// When the file's first certificate expires, as a Unix time in seconds. The error says why the file cannot be
+    /// read.
     pub expires_at: Result<i64, String>,
 }
 
-/// Lists the configured certificate files.
+/// Lists the certificate files that the configuration names, with their current expiry.
 #[must_use]
 pub fn certificate_files(config: &Config) -> Vec<CertificateFile> {
     let named = [keys::TLS_CERT_FILE, keys::TLS_CLIENT_CERT_FILE, keys::TLS_CA_CERT_FILE];
@@ -67,7 +68,7 @@ pub(super) fn read_chain(path: &str) -> Result<Vec<CertificateDer<'static>>, Str
     }
 }
 
-/// Reads a private key, which may be encrypted with a password.
+/// Reads a private key. `password` decrypts an encrypted key.
 pub(super) fn read_key(path: &str, password: &str) -> Result<PrivateKeyDer<'static>, String> {
     let pem = read_limited(path)?;
     let text = String::from_utf8_lossy(&pem);
@@ -100,19 +101,19 @@ pub(super) fn read_authorities(file: &str, folder: &str) -> Result<Vec<Certifica
         let entries = std::fs::read_dir(folder).map_err(|error| format!("'{folder}': {error}"))?;
         let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
         paths.sort();
-        // CA directories often contain other files.
+        // CA directories often contain other files, so unreadable files are skipped.
         let in_file = |path: &Path| read_chain(&path.to_string_lossy()).unwrap_or_default();
         found.extend(paths.iter().filter(|path| path.is_file()).flat_map(|path| in_file(path)));
     }
     Ok(found)
 }
 
-/// Supported key types, for error texts.
+/// The supported key types, as listed in error texts.
 pub(super) const SUPPORTED_KEYS: &str =
     "RSA (not RSA-PSS) of 2048 bits and more, ECDSA on P-256 or P-384, and Ed25519";
 
-/// Builds the trust store. CA certificates with unsupported keys are skipped with a warning, as public bundles may
-/// contain some. It is an error if none is left.
+/// Builds the trust store. CA certificates with unsupported keys are skipped with a warning, since public bundles may
+/// contain some. It is an error if no certificate is left.
 pub(super) fn build_root_store(
     authorities: &[CertificateDer<'static>],
     algorithms: &WebPkiSupportedAlgorithms,
@@ -137,8 +138,8 @@ pub(super) fn build_root_store(
     Ok(roots)
 }
 
-/// Whether signatures by this certificate's key can be verified. Returns `true` for malformed certificates: adding them
-/// to the store produces the proper error.
+/// Returns whether signatures by this certificate's key can be verified. Returns true for malformed certificates:
+/// adding them to the store produces a better error.
 fn has_supported_key(certificate: &CertificateDer<'_>, algorithms: &WebPkiSupportedAlgorithms) -> bool {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return true };
     let key_algorithm = Any::from_der(parsed.public_key().raw)

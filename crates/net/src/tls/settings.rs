@@ -1,5 +1,5 @@
-//! Builds rustls configurations from the `tls-` parameters. All of them are read again when one changes; existing
-//! connections keep their configuration.
+//! Builds rustls configurations from the `tls-` parameters. If one parameter changes, all of them are read again;
+//! existing connections keep their configuration.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -18,10 +18,10 @@ use super::certificates::{self, CertificateInfo};
 use super::ciphers;
 use super::verify::{ClientVerifier, ServerVerifier, TrustAnchors};
 
-/// Which peers connect to a listener.
+/// Who connects to a listener, which decides whether a certificate is required.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsPeers {
-    /// Clients; `tls-auth-clients` says whether they need a certificate.
+    /// Clients. `tls-auth-clients` says whether they need a certificate.
     Clients,
     /// Cluster nodes, which always need a certificate.
     Bus,
@@ -35,7 +35,7 @@ pub struct Tls {
     modified_at: Mutex<Vec<Option<SystemTime>>>,
 }
 
-/// The parameters that name files.
+/// The parameters whose values are paths of files.
 const FILE_PARAMETERS: [Key<Option<Text>>; 6] = [
     keys::TLS_CERT_FILE,
     keys::TLS_KEY_FILE,
@@ -61,7 +61,7 @@ struct LoadedTls {
     ca_certificate: Option<CertificateInfo>,
 }
 
-/// The previous configuration, kept to undo a change.
+/// The configuration before a change, with which the change can be undone.
 #[derive(Debug)]
 pub struct PreviousTls {
     current: Option<Arc<LoadedTls>>,
@@ -69,7 +69,7 @@ pub struct PreviousTls {
 }
 
 impl Tls {
-    /// Whether any parameter enables TLS.
+    /// Returns whether any parameter enables TLS.
     pub(crate) fn is_enabled(config: &Config) -> bool {
         let of_metrics = config.get(keys::METRICS_PORT) != 0 && config.get(keys::METRICS_TLS);
         let of_links = config.get(keys::TLS_REPLICATION) || config.get(keys::TLS_CLUSTER);
@@ -79,7 +79,7 @@ impl Tls {
     /// Loads the parameters and the files they name. On failure the current configuration stays in use.
     ///
     /// # Errors
-    /// Why the parameters or files cannot be used.
+    /// The text says which parameter or file cannot be used, and why.
     pub fn load(&self, config: &Config) -> Result<(), String> {
         *self.modified_at.lock() = modification_times(config);
         let next =
@@ -91,7 +91,7 @@ impl Tls {
     /// Like [`Self::load`], but returns the previous configuration so that the change can be undone.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// As for [`Self::load`].
     pub fn replace(&self, config: &Config) -> Result<PreviousTls, String> {
         let before =
             PreviousTls { current: self.current.load_full(), modified_at: self.modified_at.lock().clone() };
@@ -104,7 +104,7 @@ impl Tls {
         }
     }
 
-    /// Undoes a change by [`Self::replace`].
+    /// Puts back the configuration that was in use before [`Self::replace`].
     pub fn restore(&self, before: PreviousTls) {
         *self.modified_at.lock() = before.modified_at;
         self.current.store(before.current);
@@ -122,7 +122,7 @@ impl Tls {
         }
     }
 
-    /// The server configuration for these peers, if TLS is enabled.
+    /// Returns the configuration for accepting connections from `peers`. `None` if TLS is disabled.
     pub(crate) fn server_config(&self, peers: TlsPeers) -> Option<Arc<ServerConfig>> {
         let current = self.current.load();
         current.as_ref().map(|current| match peers {
@@ -131,12 +131,12 @@ impl Tls {
         })
     }
 
-    /// The client configuration for outgoing connections, if TLS is enabled.
+    /// Returns the configuration for outgoing connections. `None` if TLS is disabled.
     pub(crate) fn client_config(&self) -> Option<Arc<ClientConfig>> {
         self.current.load().as_ref().map(|current| current.outgoing.clone())
     }
 
-    /// Details of the certificates in use, with their field names in INFO.
+    /// Returns the details of the certificates in use, each with its field name in INFO.
     pub fn certificate_info(&self) -> [(&'static str, Option<CertificateInfo>); 3] {
         let current = self.current.load();
         let info = |of: fn(&LoadedTls) -> &Option<CertificateInfo>| {

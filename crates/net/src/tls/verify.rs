@@ -16,7 +16,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, Sig
 
 use super::directly_signed::{CertificatePurpose, DirectlySigned, verify_anchor};
 
-/// The trusted CA certificates.
+/// The trusted CA certificates, in the two forms that the verifiers need.
 #[derive(Debug)]
 pub(super) struct TrustAnchors {
     /// The same certificates as a rustls root store.
@@ -34,8 +34,8 @@ impl TrustAnchors {
         Self { roots, certificates, algorithms }
     }
 
-    /// Verifies a leaf that is itself a trust anchor, or of a kind that webpki rejects. `None` for any other
-    /// certificate.
+    /// Verifies a leaf certificate that is itself a trust anchor, or that only [`DirectlySigned`] can verify. `None`
+    /// for any other certificate.
     fn verify_directly_signed(
         &self,
         certificate: &CertificateDer<'_>,
@@ -125,7 +125,7 @@ impl ServerCertVerifier for ServerVerifier {
 /// Verifies the certificates of clients and of nodes that connect to the cluster bus.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
-    /// Handles the certificates that webpki supports.
+    /// Verifies the certificates that webpki supports.
     pub(super) webpki: Arc<dyn ClientCertVerifier>,
     pub(super) anchors: Arc<TrustAnchors>,
 }

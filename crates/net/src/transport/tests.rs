@@ -14,7 +14,7 @@ fn unix_pair() -> (Stream, Stream) {
     (Stream::Unix(ours), Stream::Unix(theirs))
 }
 
-/// This happens to replica connections: no byte and no end of stream may be lost on the way.
+/// A replica's connection moves like this. No byte and no end of stream may be lost on the way.
 #[tokio::test]
 async fn stream_moves_to_another_event_loop_without_loss() {
     for (mut ours, mut theirs) in [tcp_pair().await, unix_pair()] {

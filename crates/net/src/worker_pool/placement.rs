@@ -5,7 +5,7 @@
 
 use super::STANDBY_WORKERS;
 
-/// The pool's workers by number, and which of them are stalled.
+/// Which workers exist, how many are active, and which of them are stalled.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionPlacement {
     /// For each stalled worker, the start time of the task that stalls it.
@@ -27,7 +27,7 @@ impl ConnectionPlacement {
         self.stalled_since.push(None);
     }
 
-    /// Forgets the workers after the first `count`, which have ended.
+    /// Removes the workers after the first `count`, which have ended.
     pub(super) fn truncate(&mut self, count: usize) {
         self.stalled_since.truncate(count);
     }
@@ -44,13 +44,13 @@ impl ConnectionPlacement {
         self.active
     }
 
-    /// Whether a connection served by worker `number` must move at some time: it has another owner, or its owner is
-    /// retired.
+    /// Returns whether a connection served by worker `number` must move sooner or later, because it has another owner
+    /// or its owner is retired.
     pub fn is_misplaced(&self, owner: usize, number: usize) -> bool {
         owner != number || !self.is_active(owner)
     }
 
-    /// Whether such a connection can move now.
+    /// Returns whether a connection of `owner` that worker `number` serves can return to its owner now.
     pub fn can_return_to_owner(&self, owner: usize, number: usize) -> bool {
         self.is_misplaced(owner, number) && (self.is_free(owner) || !self.is_active(owner))
     }
@@ -59,7 +59,8 @@ impl ConnectionPlacement {
         number != STANDBY_WORKERS && number <= self.active
     }
 
-    /// Chooses the owner of a connection: the current owner if it is still active, otherwise the next worker in turn.
+    /// Chooses the owner of a connection: `current` if that worker is still active, otherwise the next worker in
+    /// round-robin order.
     pub(super) fn assign_owner(&mut self, current: Option<usize>) -> usize {
         if let Some(owner) = current.filter(|owner| self.is_active(*owner)) {
             return owner;
@@ -68,8 +69,8 @@ impl ConnectionPlacement {
         STANDBY_WORKERS + 1 + (self.assigned - 1) % self.active.max(1)
     }
 
-    /// The worker that serves this owner's connections now. If all workers are stalled, the connections wait at their
-    /// owner. `None` if the server is stopping.
+    /// Returns the worker that serves this owner's connections now. If all workers are stalled, the connections wait at
+    /// their owner. `None` if the server is stopping.
     pub(super) fn worker_for(&self, owner: usize) -> Option<usize> {
         if self.is_free(owner) {
             Some(owner)
@@ -78,7 +79,7 @@ impl ConnectionPlacement {
         }
     }
 
-    /// The first worker that is not stalled. The standby worker comes first, spare workers last.
+    /// Returns the first worker that is not stalled. The standby worker comes first, spare workers last.
     pub(super) fn first_free(&self) -> Option<usize> {
         (0..self.stalled_since.len()).find(|number| self.is_free(*number))
     }
@@ -98,8 +99,8 @@ impl ConnectionPlacement {
         }
     }
 
-    /// Clears the stalled mark if the worker's current task, started at `since`, is another one. `since` is 0 for an
-    /// idle worker.
+    /// Unmarks a stalled worker if its current task, started at `since`, is not the task that stalled it. `since` is 0
+    /// for an idle worker.
     pub(super) fn clear_if_recovered(&mut self, number: usize, since: u64) {
         if let Some(stalled_since) = self.stalled_since.get_mut(number)
             && stalled_since.is_some_and(|start| start != since)

@@ -26,18 +26,18 @@ use super::nodes_file::NodesFile;
 /// How often a write is retried while the disk is full.
 const DISK_FULL_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The result of a request.
+/// What a background thread reports to the driver.
 #[derive(Debug)]
 pub(super) enum JobResult {
-    /// The file was written up to and including this request.
+    /// `nodes.conf` contains this numbered request and all earlier ones, unless the write failed.
     Written(u64, std::io::Result<()>),
-    /// All keys were deleted for this command.
+    /// All keys were deleted for the command that requested it (CLUSTER RESET or FLUSHSLOTS).
     KeysDeleted,
-    /// There are keys in these slots of other nodes.
+    /// These slots belong to other nodes but have keys here.
     StrayKeysFound { slots: SlotSet, at_start: bool },
     /// Every write that started before this pause has finished.
     WritesFinished { pause: u64 },
-    /// The keys of some slots must not be deleted before a pause is over.
+    /// Deletion of lost slots stopped because CLIENT PAUSE forbids it; see `resume_deletion_after`.
     DeletionPaused,
 }
 
@@ -55,7 +55,7 @@ enum DataJob {
     FindStrayKeys { at_start: bool },
 }
 
-/// The interface to both threads.
+/// Sends requests to the two background threads.
 #[derive(Debug)]
 pub(super) struct BackgroundWorkers {
     engine: Arc<Engine>,
@@ -95,15 +95,14 @@ impl BackgroundWorkers {
         })
     }
 
-    /// Requests that `text` is written to `nodes.conf`.
     pub(super) fn request_save(&self, number: u64, text: String, sync: bool) {
         if let Some(orders) = &self.save_requests {
-            // The thread only ends after it has reported an error.
+            // The thread ends only after it has reported a write error, so a lost request needs no report.
             let _ = orders.send(SaveRequest { number, text, sync });
         }
     }
 
-    /// Requests the deletion of the keys in these slots, which other nodes serve.
+    /// Requests that the keys in `slots` be deleted, because other nodes serve these slots now.
     pub(super) fn delete_slot_keys(&self, slots: &SlotSet) {
         self.slots_to_empty.lock().insert_all(slots);
         self.queue_job(DataJob::DeleteLostSlots);
@@ -118,31 +117,29 @@ impl BackgroundWorkers {
         });
     }
 
-    /// Requests the deletion of all keys.
     pub(super) fn delete_all_keys(&self) {
         self.queue_job(DataJob::DeleteAllKeys);
     }
 
-    /// Requests a search for keys in slots of other nodes.
+    /// Requests a search for keys in slots that other nodes serve.
     pub(super) fn find_stray_keys(&self, at_start: bool) {
         self.queue_job(DataJob::FindStrayKeys { at_start });
     }
 
-    /// Returns the slots among `slots` that have keys that are not being deleted. A slot may have been lost during the
-    /// search.
+    /// Returns those of `slots` that have keys and are not being emptied. A slot may have been lost during the search.
     pub(super) fn slots_with_remaining_keys(&self, slots: &SlotSet) -> SlotSet {
         let leaving = self.slots_to_empty.lock();
         let held = |slot: &Slot| !leaving.contains(*slot) && self.engine.keyspace.keys_in_slot(*slot) > 0;
         slots.iter().filter(held).collect()
     }
 
-    /// After a promotion: continues the deletion that the failed master had started.
+    /// Called after a promotion: continues the deletion of lost slots that the failed master had started.
     pub(super) fn continue_master_deletion(&self) {
         self.queue_job(DataJob::DeleteLostSlots);
     }
 
     fn queue_job(&self, job: DataJob) {
-        // The thread runs until the process exits.
+        // A send cannot fail, because the thread runs until the process exits.
         let _ = self.jobs.send(job);
     }
 
@@ -168,7 +165,7 @@ impl BackgroundWorkers {
 }
 
 impl Drop for BackgroundWorkers {
-    /// The last request is written before the server exits.
+    /// Waits for the writer thread, so that the last request is on disk before the server exits.
     fn drop(&mut self) {
         self.save_requests = None;
         if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
@@ -212,7 +209,7 @@ fn run_config_writer(
                 );
                 drop(results.send(JobResult::Written(order.number, Ok(()))));
             }
-            // State that must be persisted before it is announced waits for space on the disk.
+            // On a full disk, retry: the state must be on disk before it is announced.
             Err(error) if is_disk_full(&error) => {
                 tracing::warn!("can't update cluster config file: {error}; trying again");
                 let waited = requests.recv_timeout(DISK_FULL_RETRY_INTERVAL);
@@ -274,7 +271,7 @@ fn run_data_jobs(
     }
 }
 
-/// Deletes keys until none are left or a pause forbids it.
+/// Deletes keys of lost slots until none are left or a pause forbids the deletion.
 fn delete_lost_slots(engine: &Engine, slots_to_empty: &Mutex<SlotsToEmpty>) -> RemainingKeys {
     loop {
         let Some(slot) = slots_to_empty.lock().first() else { return RemainingKeys::None };
@@ -301,7 +298,7 @@ fn log_deletion(engine: &Engine, slot: Slot) {
     tracing::info!("Deleting keys in dirty slot {slot} on node {me} () in shard {shard}");
 }
 
-/// Returns slots with keys that neither this node nor its master serves or imports.
+/// Returns the slots that have keys although neither this node nor its master serves or imports them.
 fn unowned_slots_with_keys(engine: &Engine) -> SlotSet {
     let keyspace = &engine.keyspace;
     let others = |slot: &Slot| {
@@ -316,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    /// The server used to exit with `best-effort` too.
+    /// Regression test: the server used to exit with `best-effort` too.
     #[test]
     fn best_effort_continues_after_failed_save() {
         for (on_failure, goes_on) in [(SaveFailurePolicy::Continue, true), (SaveFailurePolicy::Exit, false)] {

@@ -28,10 +28,10 @@ use super::links::{self, BusLinks, LinkEvent};
 use super::{Cluster, DriverRequest, OperatorResult, PreparedCluster, SharedGossip, options};
 use crate::replication::Replication;
 
-/// How often to search for keys in slots of other nodes. One pass takes about a millisecond.
+/// How often to search for keys in slots of other nodes. A search takes about a millisecond.
 const STRAY_KEY_SCAN_PERIOD: Duration = Duration::from_secs(5);
 
-/// The parts of a node that the state machine controls.
+/// The components that the state machine's actions are performed on.
 #[derive(Debug)]
 pub(crate) struct NodeContext {
     pub(crate) engine: Arc<Engine>,
@@ -42,20 +42,18 @@ pub(crate) struct NodeContext {
     pub(crate) watcher: Arc<dyn ClusterWatcher>,
 }
 
-/// Components that react to the state machine's decisions.
+/// A component that is notified of the state machine's decisions.
 pub(crate) trait ClusterWatcher: std::fmt::Debug + Send + Sync {
-    /// A new topology was published.
     fn topology_published(&self);
 
-    /// This node became a master.
     fn node_promoted(&self);
 }
 
-/// The cluster state machine and everything it controls.
+/// Owns the cluster state machine, passes events to it and performs its actions.
 #[derive(Debug)]
 pub(crate) struct ClusterTask {
     shared: Arc<SharedGossip>,
-    /// The interface to this driver for other threads.
+    /// Copied for tasks that report back to this driver.
     handle: Cluster,
     node: NodeContext,
     background: BackgroundWorkers,
@@ -65,29 +63,29 @@ pub(crate) struct ClusterTask {
     requests: mpsc::UnboundedReceiver<DriverRequest>,
     pending_answers: BTreeMap<u64, oneshot::Sender<OperatorResult>>,
     state_machine: ClusterDriver,
-    /// The number of requested writes of `nodes.conf`.
+    /// How many writes of `nodes.conf` were requested so far; numbers the requests.
     save_count: u64,
     next_token: u64,
-    /// The last time passed to the state machine, which must not go back.
+    /// The last time passed to the state machine. Times passed to it must never decrease.
     last_time: Instant,
-    /// The offset whose processing the state machine waits for.
+    /// The replication offset at which the state machine asked to be called again.
     awaited_offset: Option<ReplOffset>,
     write_pause: Option<WritePause>,
     pause_count: u64,
     next_key_scan: Instant,
-    /// Whether the data differs from the master's, so that this node does not stand for election.
+    /// Whether this replica failed to apply some of its master's commands. It then does not stand for election.
     data_differs: bool,
     pub(crate) bus_faults: BusFaults,
 }
 
-/// Faults injected into the bus by DEBUG.
+/// Faults that DEBUG commands inject into the cluster bus.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BusFaults {
     /// The type of received packets to drop; -2 for all, -1 for none.
     pub(crate) dropped_packet_type: i64,
-    /// Whether to close the link of a dropped packet.
+    /// Whether a dropped packet also closes its link.
     pub(crate) closes_link_on_drop: bool,
-    /// Whether to suppress outgoing links.
+    /// Whether this node opens no links and only accepts those of peers (DEBUG).
     pub(crate) suppresses_outgoing_links: bool,
 }
 
@@ -104,13 +102,13 @@ impl BusFaults {
 /// A pause of writes during a manual failover.
 #[derive(Debug, Clone, Copy)]
 struct WritePause {
-    /// Distinguishes this pause from earlier ones, whose drain may still complete.
+    /// Distinguishes this pause from an earlier one whose running writes may still be finishing.
     number: u64,
     until: Instant,
 }
 
 impl ClusterTask {
-    /// Opens the bus. Must be called on the control thread's event loop.
+    /// Opens the bus port. Must be called on the control thread's event loop.
     pub(crate) fn new(node: NodeContext, own: Cluster, prepared: PreparedCluster) -> Result<Self> {
         let (sender, events) = mpsc::channel(links::MAX_QUEUED_EVENTS);
         let config = &node.config;
@@ -153,8 +151,8 @@ impl ClusterTask {
         })
     }
 
-    /// Starts the state machine; the role of this node is settled on return. `loaded_offset` is the offset of the loaded data,
-    /// if known.
+    /// Starts the state machine. On return the role of this node is settled. `loaded_offset` is the replication offset
+    /// of the loaded data, if known.
     pub(crate) fn start(&mut self, loaded_offset: Option<ReplOffset>) -> Result<()> {
         if let Some(upto) = loaded_offset {
             self.step_state_machine(ClusterInput::Loaded { upto })?;
@@ -162,7 +160,7 @@ impl ClusterTask {
         self.step_state_machine(ClusterInput::Start)
     }
 
-    /// Runs after [`ClusterTask::start`] until it is dropped. Returns an error that the node must not survive.
+    /// Runs until the task is dropped. Must be called after [`ClusterTask::start`]. An error stops the node.
     pub(crate) async fn run(mut self) -> Result<()> {
         self.background.find_stray_keys(true);
         let replication = self.node.replication.clone();
@@ -230,7 +228,6 @@ impl ClusterTask {
         self.step_state_machine(ClusterInput::Deadline)
     }
 
-    /// Handles the result of work on another thread.
     fn on_job_result(&mut self, done: JobResult) -> Result<()> {
         match done {
             JobResult::Written(number, outcome) => {
@@ -248,7 +245,7 @@ impl ClusterTask {
                 let slots = self.background.slots_with_remaining_keys(&slots);
                 self.step_state_machine(ClusterInput::ForeignKeysFound { slots, at_start })
             }
-            // Each slot was locked once since the gate closed, so every later command sees the gate.
+            // Each slot was locked once since writes were paused, so no earlier command is still running.
             JobResult::WritesFinished { pause }
                 if self.write_pause.is_some_and(|current| current.number == pause) =>
             {
@@ -265,7 +262,7 @@ impl ClusterTask {
 
     fn send_answer(&mut self, token: u64, answer: OperatorResult) {
         if let Some(waiting) = self.pending_answers.remove(&token) {
-            // The client may have disconnected.
+            // An error means that the client has disconnected.
             let _ = waiting.send(answer);
         }
     }
@@ -343,7 +340,7 @@ impl ClusterTask {
         }
     }
 
-    /// Passes an event to the state machine, after pending replication state, and performs its actions.
+    /// Passes queued replication events and then `input` to the state machine, and performs the resulting actions.
     fn step_state_machine(&mut self, input: ClusterInput) -> Result<()> {
         let (now, wall) = (self.now(), process::time::now());
         self.last_time = now;
@@ -363,7 +360,7 @@ impl ClusterTask {
             (actions, gossip.lease())
         };
         self.perform_actions(actions)?;
-        // Everything it has found is published by now.
+        // The actions above have published the topology, so the lease covers only what this node may serve.
         let until = lease.map_or(u64::MAX, |lease| (now + lease).as_micros() * 1000);
         self.node.engine.renew_lease(until);
         Ok(())
@@ -378,7 +375,7 @@ impl ClusterTask {
         self.close_slow_links(given_up)
     }
 
-    /// Sends a packet. Returns the link if its peer does not read.
+    /// Queues a packet. Returns the link if its peer does not read and the link must be closed.
     fn send_packet(&mut self, link: LinkId, packet: &Packet) -> Option<LinkId> {
         if tracing::enabled!(tracing::Level::TRACE) {
             self.log_sent_packet(link, packet);
@@ -393,7 +390,7 @@ impl ClusterTask {
         Some(link)
     }
 
-    /// Logs in Valkey's words, for tools that wait for a message.
+    /// Logs the packet in Valkey's words, because tools wait for these messages.
     fn log_sent_packet(&self, link: LinkId, packet: &Packet) {
         let word = packet.body.kind().map_or("unknown", MessageKind::word);
         let side = if matches!(link, LinkId::Out(_)) { "outbound" } else { "inbound" };
@@ -434,7 +431,7 @@ impl ClusterTask {
                 self.node.replication.become_master();
                 self.node.watcher.node_promoted();
                 self.background.continue_master_deletion();
-                // Slots that the former master was importing may hold keys without a mark.
+                // Slots that the former master was importing may hold keys that are not marked as imported.
                 self.next_key_scan = self.now();
             }
             ClusterAction::BecomeReplica { ip, port, foreign, .. } => self.follow_master(ip, port, foreign),
@@ -457,7 +454,7 @@ impl ClusterTask {
 
     fn connect_link(&mut self, link: LinkId, ip: IpAddr, port: u16) {
         if self.bus_faults.suppresses_outgoing_links {
-            // The state machine will time out and retry.
+            // The connection attempt times out in the state machine, which then retries.
             return;
         }
         let timeout = self.shared.gossip.lock().config().node_timeout;
@@ -487,7 +484,6 @@ impl ClusterTask {
         });
     }
 
-    /// Returns the parameters for the state machine.
     fn gossip_config(&self) -> Result<gossip::ClusterConfig> {
         let mut options = options::read_cluster_config(&self.node.config.values())?;
         // An operator can still promote such a replica with CLUSTER FAILOVER.
@@ -495,12 +491,11 @@ impl ClusterTask {
         Ok(options)
     }
 
-    /// Returns the replication state for the state machine.
     fn replication_status(&self, now: Instant) -> gossip::ReplicationStatus {
         let replication = &self.node.replication;
         let source = match (replication.is_replica(), replication.link_down_since()) {
             (false, _) => ReplicationSource::Never,
-            // An established link may be cut silently, so the time of the last received data counts.
+            // A connection can break without an error, so report when data was last received.
             (true, None) => {
                 ReplicationSource::Streaming { last_heard: replication.last_master_contact().unwrap_or(now) }
             }
@@ -534,19 +529,17 @@ impl ClusterTask {
         self.shared.gossip.lock().node(node).is_some()
     }
 
-    /// Returns the links known to the state machine.
     pub(crate) fn link_reports(&self) -> Vec<gossip::LinkReport> {
         self.shared.gossip.lock().link_reports()
     }
 
-    /// Returns the number of bytes queued on a link.
     pub(crate) fn queued_bytes(&self, link: LinkId) -> usize {
         self.links.queued_bytes(link)
     }
 }
 
 impl Drop for ClusterTask {
-    /// The server is stopping.
+    /// Writes the final `nodes.conf` when the server stops.
     fn drop(&mut self) {
         if let Some(save) = self.state_machine.take_final_save() {
             self.perform_action(save, &mut Vec::new());

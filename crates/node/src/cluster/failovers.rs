@@ -1,11 +1,11 @@
-//! The failovers that this node observed, each as a sequence of steps, from the records of the state machine.
+//! Lists the failovers that this node observed, each as a sequence of steps, from the state machine's records.
 
 use clock::Millis;
 use failover_history::{Failover, FailoverOutcome, FailoverStep};
 use gossip::{Candidate, FailoverRecord, Gossip, Ineligibility};
 use slot_routing::{Epoch, NodeId};
 
-/// Returns the failovers, oldest first.
+/// Returns the observed failovers, oldest first.
 pub(crate) fn list_failovers(gossip: &Gossip, now: Millis) -> Vec<Failover> {
     gossip.timeline().records().map(|record| describe_failover(gossip, now, record)).collect()
 }
@@ -36,7 +36,7 @@ fn describe_failover(gossip: &Gossip, now: Millis, record: &FailoverRecord) -> F
     }
 }
 
-/// Returns the host and port of a known node.
+/// Returns the node's client address as `host:port`; `None` if this node does not know the id.
 fn node_address(gossip: &Gossip, id: NodeId) -> Option<String> {
     gossip.node(id).map(|node| {
         let port = node.address.port;

@@ -1,7 +1,7 @@
-//! Links to other nodes: one task reads packets, another one writes.
+//! Links to other nodes: for each link, one task reads packets and another one writes them.
 //!
 //! Received packets go to the driver over a bounded channel, so that a peer that sends too fast is slowed down. A link
-//! whose peer does not read is closed at `cluster-link-sendbuf-limit`.
+//! whose peer does not read is closed when its queue reaches `cluster-link-sendbuf-limit`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -29,12 +29,12 @@ pub(super) enum LinkEvent {
 
 /// The maximum number of packets queued for the driver.
 pub(super) const MAX_QUEUED_EVENTS: usize = 1024;
-/// The maximum number of peers that have not completed the handshake.
+/// The maximum number of accepted links whose peers have not completed the TLS handshake.
 const MAX_PENDING_HANDSHAKES: usize = 256;
-/// The maximum number of queued bytes per link without `cluster-link-sendbuf-limit`.
+/// The maximum number of queued bytes per link if `cluster-link-sendbuf-limit` is not set.
 const DEFAULT_SEND_BUFFER_LIMIT: usize = 256 << 20;
 
-/// The open links.
+/// The open links and those being connected.
 #[derive(Debug)]
 pub(super) struct BusLinks {
     links: BTreeMap<LinkId, OpenLink>,
@@ -43,7 +43,7 @@ pub(super) struct BusLinks {
     traffic: Arc<TrafficCounters>,
 }
 
-/// Traffic counters of all links.
+/// Traffic counters, summed over all links.
 #[derive(Debug, Default)]
 pub(crate) struct TrafficCounters {
     sent: DirectionCounters,
@@ -55,7 +55,7 @@ pub(crate) struct TrafficCounters {
 #[derive(Debug, Default)]
 struct DirectionCounters {
     bytes: AtomicU64,
-    /// The number of messages that carried published messages.
+    /// The number of bus packets that carried client messages (PUBLISH and SPUBLISH).
     published_messages: AtomicU64,
 }
 
@@ -96,7 +96,7 @@ impl DirectionCounters {
 
 #[derive(Debug)]
 struct OpenLink {
-    /// `None` while connecting.
+    /// The queue of encoded packets; `None` while the link is being connected.
     writer: Option<mpsc::UnboundedSender<Vec<u8>>>,
     queued_bytes: Arc<AtomicUsize>,
     tasks: Vec<AbortHandle>,
@@ -134,7 +134,7 @@ impl BusLinks {
                 Ok(stream) => LinkEvent::Connected { link, stream },
                 Err(error) => LinkEvent::ConnectFailed { link, refused: error.is_refused() },
             };
-            // Without a driver there is no receiver.
+            // An error means that the driver has ended.
             let _ = events.send(event).await;
         });
         let open = OpenLink { writer: None, queued_bytes: Arc::default(), tasks: vec![task.abort_handle()] };
@@ -150,7 +150,7 @@ impl BusLinks {
         true
     }
 
-    /// Registers a link opened by a peer. The state machine decides which link must be closed for it.
+    /// Registers a link opened by a peer. The state machine decides whether an older link of that peer must be closed.
     pub(super) fn register_accepted(&mut self, stream: Stream) -> LinkId {
         let link = LinkId::In(self.next_inbound_id);
         self.next_inbound_id += 1;
@@ -193,23 +193,20 @@ impl BusLinks {
         }
     }
 
-    /// Closes a link and its tasks.
     pub(super) fn close_link(&mut self, link: LinkId) {
         self.links.remove(&link);
     }
 
-    /// Returns the number of bytes queued on all links.
     pub(super) fn total_queued_bytes(&self) -> usize {
         self.links.values().map(|open| open.queued_bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns the number of bytes queued on a link.
     pub(super) fn queued_bytes(&self, link: LinkId) -> usize {
         self.links.get(&link).map_or(0, |open| open.queued_bytes.load(Ordering::Relaxed))
     }
 }
 
-/// Accepts links of peers.
+/// Accepts links from peers until the driver ends.
 pub(super) async fn accept_links(
     listener: Listener,
     options: SocketOptions,
@@ -237,7 +234,7 @@ pub(super) async fn accept_links(
             match agreed.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
                 Ok(()) => {
                     let event = LinkEvent::Accepted { peer: peer.ip(), local: local.ip(), stream };
-                    // Without a driver there is no receiver.
+                    // An error means that the driver has ended.
                     let _ = events.send(event).await;
                 }
                 Err(error) => {

@@ -1,8 +1,8 @@
-//! `nodes.conf` on disk. It is written to a temporary file that is renamed over the old one, so that a crash leaves one
-//! of them intact. It is locked, so that no second process uses the same node id.
+//! `nodes.conf` on disk. The text is written to a temporary file that is renamed over the old one, so that a crash
+//! leaves one of them intact. The file is locked, so that no second process uses the same node id.
 //!
 //! A file that is a mount point, as in containers, cannot be replaced by a rename and is written in place. A crash
-//! could tear it, so the complete text is kept in a file beside it until then, and the next start reads that file
+//! could leave it half written, so the complete text is first stored in a second file, which the next start reads
 //! instead.
 
 use std::fs::{File, OpenOptions, TryLockError};
@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 
-/// The extension of temporary files, followed by the process id.
+/// Prefix of a temporary file's extension; the process id follows.
 const TEMPORARY_PREFIX: &str = "tmp-";
-/// The extension of the safe copy during a write in place.
+/// The extension of the complete copy that exists during a write in place.
 const BACKUP_EXTENSION: &str = "safe";
 
 #[derive(Debug)]
 pub(super) struct NodesFile {
     path: PathBuf,
-    /// The current file, locked.
+    /// The current file. Its lock excludes other processes.
     locked_file: File,
-    /// Replaced files, which are closed later.
+    /// Handles of replaced files, which [`Self::close_replaced_files`] closes later.
     replaced_files: Vec<File>,
-    /// Replaced in tests.
+    /// [`std::fs::rename`], except in tests.
     rename_file: fn(&Path, &Path) -> std::io::Result<()>,
 }
 
@@ -37,7 +37,7 @@ impl NodesFile {
     /// Locks and reads the file; an empty file counts as missing.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<u8>)> {
         let fail = || format!("Can't open {} in order to acquire a lock", path.display());
-        // Longer than any file that a node writes. The state machine validates the content.
+        // Longer than any file that a node writes. The state machine validates the content later.
         const MAX_FILE_SIZE: u64 = 64 << 20;
         let until = Instant::now() + LOCK_TIMEOUT;
         let mut file = loop {
@@ -93,7 +93,7 @@ impl NodesFile {
         self.path.with_extension(BACKUP_EXTENSION)
     }
 
-    /// Writes the content of the safe copy into the file, and removes the copy.
+    /// Writes the text of the backup into the file, and removes the backup.
     fn restore_content(&mut self, text: &[u8]) -> std::io::Result<()> {
         self.locked_file.rewind()?;
         self.locked_file.write_all(text)?;
@@ -102,8 +102,7 @@ impl NodesFile {
         std::fs::remove_file(self.backup_path())
     }
 
-    /// Writes a file that cannot be replaced by a rename. The text is on disk beside the file before the file is
-    /// changed.
+    /// Writes a file that cannot be replaced by a rename. The backup is on disk before the file is changed.
     fn write_in_place(&mut self, temporary: &Path, text: &str) -> std::io::Result<()> {
         File::open(temporary)?.sync_all()?;
         std::fs::rename(temporary, self.backup_path())?;
@@ -116,7 +115,7 @@ impl NodesFile {
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     }
 
-    /// Replaces the content of the file. With `sync` it is on disk on return.
+    /// Replaces the content of the file. With `sync`, the new content is on disk on return.
     pub(super) fn write(&mut self, text: &str, sync: bool) -> std::io::Result<()> {
         let temporary = self.path.with_extension(format!("{TEMPORARY_PREFIX}{}", std::process::id()));
         let written = match self.replace_file(&temporary, text, sync) {
@@ -130,12 +129,13 @@ impl NodesFile {
             Ok((_, Err(error))) if is_mount_point_error(&error) => self.write_in_place(&temporary, text),
             Ok((_, Err(error))) | Err(error) => Err(error),
         };
-        // On a full disk the temporary file would stay. It is missing if it was never created or was renamed.
+        // A write that fails on a full disk leaves the temporary file. It is missing if it was never created or was
+        // renamed.
         let _ = std::fs::remove_file(&temporary);
         written
     }
 
-    /// Writes a temporary file and renames it. The second result is that of the rename.
+    /// Writes a temporary file and renames it. The inner result is that of the rename.
     fn replace_file(
         &self,
         temporary: &Path,
@@ -153,12 +153,12 @@ impl NodesFile {
         Ok((file, renamed))
     }
 
-    /// Closes files that were replaced.
+    /// Closes the replaced files. This can take longer than a write, because it frees their blocks.
     pub(super) fn close_replaced_files(&mut self) {
         self.replaced_files.clear();
     }
 
-    /// Removes temporary files of processes that crashed or had a full disk.
+    /// Removes the temporary files that earlier processes left because they crashed or the disk was full.
     fn remove_temporary_files(&self) {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let Ok(entries) = std::fs::read_dir(folder.unwrap_or(Path::new("."))) else { return };
@@ -181,7 +181,7 @@ fn is_mount_point_error(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ResourceBusy | ErrorKind::CrossesDevices)
 }
 
-/// Returns whether the open file still has this path.
+/// Returns whether `path` still names the open file.
 fn has_path(file: &File, path: &Path) -> std::io::Result<bool> {
     let (this, there) = (file.metadata()?, path.metadata()?);
     Ok((this.dev(), this.ino()) == (there.dev(), there.ino()))
@@ -204,7 +204,7 @@ mod tests {
             std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["nodes-2.tmp-7", "nodes.conf", "nodes.tmp", "nodes.tmp-", "nodes.tmp-x"]);
-        // A file that cannot be renamed does not stay: here a directory has the name.
+        // The rename fails because a directory has the target name, so the temporary file must be deleted.
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert!(store.write("text\n", true).is_err());
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
-    /// A node that was restarted immediately after SHUTDOWN failed to start.
+    /// Regression test: a node that was restarted immediately after SHUTDOWN failed to start.
     #[test]
     fn start_waits_for_a_stopping_process() {
         let folder = tempfile::tempdir().unwrap();

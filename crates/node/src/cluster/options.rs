@@ -1,4 +1,4 @@
-//! Converts the `cluster-*` parameters for the state machine.
+//! Converts the `cluster-*` parameters to the configuration of the state machine.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use slot_routing::ClientEndpoint;
 
 use config::{Values, keys};
 
-/// The bus port is the client port plus this, unless `cluster-port` is set.
+/// Difference between the bus port and the client port, unless `cluster-port` is set.
 const BUS_PORT_OFFSET: u16 = 10_000;
-/// With a shorter timeout, timers would fire continuously.
+/// Lower bound for `cluster-node-timeout`: with a shorter timeout, timers would fire continuously.
 const MIN_NODE_TIMEOUT: Duration = Duration::from_millis(10);
 const MAX_NODE_TIMEOUT: Duration = Duration::from_secs(86_400);
 
@@ -24,7 +24,7 @@ pub(crate) fn bus_port(values: &Values) -> Result<u16> {
     )
 }
 
-/// Returns the port that the bus port is derived from.
+/// Returns the client port from which the bus port is derived: the TLS port if the bus uses TLS.
 fn base_port(values: &Values) -> u16 {
     values[if values[keys::TLS_CLUSTER] { keys::TLS_PORT } else { keys::PORT }]
 }

@@ -1,7 +1,7 @@
 //! Published messages on their way to the driver, which sends them to the other nodes.
 //!
-//! Publishers must not wait, and the queue must be bounded: beyond [`MAX_QUEUED_BYTES`] bytes, messages to other nodes are
-//! lost, as on a link that does not drain.
+//! Publishers must not wait, and the queue must be bounded. When [`MAX_QUEUED_BYTES`] bytes are queued, further
+//! messages to other nodes are lost, as on a link that does not drain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,18 +12,18 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::DriverRequest;
 
-/// The maximum number of queued bytes; a single message may be larger.
+/// The maximum number of queued bytes. A single message may be larger.
 const MAX_QUEUED_BYTES: usize = 64 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct PublicationQueue {
     requests: UnboundedSender<DriverRequest>,
     queued_bytes: Arc<AtomicUsize>,
-    /// Whether messages are being lost and this was logged.
+    /// Whether messages are currently being lost. Only the first loss is logged.
     is_losing_messages: AtomicBool,
 }
 
-/// Counts the bytes of a message while it is queued.
+/// The share of a queued message in the byte count, which is released on drop.
 #[derive(Debug)]
 pub(super) struct QueuedBytes {
     total: Arc<AtomicUsize>,
@@ -63,7 +63,7 @@ impl Bus for PublicationQueue {
             self.is_losing_messages.store(false, Ordering::Relaxed);
         }
         let publication = Publication { sharded, channel: channel.to_vec(), message: message.to_vec() };
-        // While the server stops, there is no receiver.
+        // A send error means that the server is stopping.
         let _ = self.requests.send(DriverRequest::Publish { publication, queued_bytes: ticket });
     }
 }

@@ -7,7 +7,7 @@ use process::access;
 use super::ShellResult;
 use crate::server::Server;
 
-/// ACL LOAD, from a connection with this session.
+/// Executes ACL LOAD for the client with this session.
 pub(super) fn load_acl_file(server: &Server, session: &mut Session) -> ShellResult {
     let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE_ERROR)?;
     access::load_acl_file(&server.engine, &path).map_err(|error| format!("ERR {error}"))?;
@@ -16,7 +16,6 @@ pub(super) fn load_acl_file(server: &Server, session: &mut Session) -> ShellResu
     Ok(())
 }
 
-/// ACL SAVE.
 pub(super) fn save_acl_file(server: &Server) -> ShellResult {
     let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE_ERROR)?;
     access::save_acl_file(&server.engine, &path).map_err(|error| {

@@ -17,8 +17,9 @@ use crate::server::Server;
 use migrations::MigrationCommand;
 use parse::ClusterChange;
 
-/// Replies to a CLUSTER command from the current state. A connection waits until everything requested before has been
-/// done. A transaction or a script holds slot locks and cannot wait; it gets the present state. Changes always wait.
+/// Replies to a CLUSTER query from the current state, for a transaction or a script, which holds slot locks and must
+/// not wait. Queries outside of them first wait until all earlier requests have been processed, and changes always
+/// wait.
 pub(super) fn reply_without_waiting(
     server: &Server,
     command: ClusterCommand,
@@ -42,7 +43,7 @@ pub(super) fn reply_without_waiting(
 
 const CLUSTER_DISABLED: &str = "ERR This instance has cluster support disabled";
 
-/// Commands that are answered from the state.
+/// A command that is answered from the topology and the cluster state, without a request to the driver.
 #[derive(Debug, Clone, Copy)]
 enum StateQuery {
     CountFailureReports,
@@ -56,14 +57,14 @@ enum StateQuery {
     Slots,
 }
 
-/// A command by the component that executes it.
+/// A CLUSTER command, by the component that executes it.
 #[derive(Debug, Clone, Copy)]
 enum ParsedCommand {
     Query(StateQuery),
-    /// Answered by the driver.
+    /// CLUSTER LINKS, which the driver answers because it owns the links.
     Links,
     Change(ClusterChange),
-    /// An atomic slot migration.
+    /// A command of atomic slot migration.
     Move(MigrationCommand),
 }
 
@@ -119,7 +120,7 @@ pub(crate) async fn run_cluster_command(
     }
     let mut out = Vec::new();
     let mut reply = Writer::new(&mut out, protocol);
-    // While the server stops there is no reply; the connection closes.
+    // The result is `None` while the server stops: no reply is written, and the connection closes.
     let _ = execute_cluster_command(&server, &cluster, command, args, via, &mut reply).await;
     connection.output().extend_from_slice(&out);
 }
@@ -161,7 +162,6 @@ async fn execute_cluster_command(
     Some(())
 }
 
-/// Replies from the present state.
 fn reply_to_query(
     server: &Server,
     shared: &SharedGossip,
@@ -219,7 +219,7 @@ async fn execute_operator_command(
     Some(())
 }
 
-/// CLUSTER LINKS.
+/// Replies to CLUSTER LINKS. Returns `None` while the server stops.
 async fn reply_links(cluster: &Cluster, reply: &mut Writer<'_>) -> Option<()> {
     let links = cluster
         .run_query(|driver| {

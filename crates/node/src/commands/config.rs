@@ -1,4 +1,4 @@
-//! CONFIG.
+//! CONFIG GET, SET and REWRITE.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::server::Server;
 use crate::server::settings;
 use config::{Config, ReplaceMethod, RewriteExtent, SetError, keys};
 
-/// CONFIG GET pattern [pattern ...].
+/// Replies to CONFIG GET pattern [pattern ...].
 pub(crate) fn get_parameters(config: &Config, args: Args<'_>, reply: &mut Writer<'_>) {
     let patterns = args.from(2);
     let matched = |name: &str| {
@@ -24,14 +24,14 @@ pub(crate) fn get_parameters(config: &Config, args: Args<'_>, reply: &mut Writer
     found.sort_by_key(|(name, ..)| *name);
     reply.map(found.len());
     for (name, value, pattern) in found {
-        // A literal name is returned in the client's spelling.
+        // A name without wildcards is returned in the client's spelling.
         let spelt = if pattern.eq_ignore_ascii_case(name.as_bytes()) { pattern } else { name.as_bytes() };
         reply.bulk(spelt);
         reply.bulk(value.as_bytes());
     }
 }
 
-/// CONFIG SET name value [name value ...]. `local` tells whether the client is on this host.
+/// Executes CONFIG SET name value [name value ...]. `local` tells whether the client is on this host.
 pub(crate) async fn set_parameters(server: &Arc<Server>, args: Args<'_>, local: bool) -> Result<(), String> {
     let words: Vec<String> =
         args.iter().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
@@ -39,7 +39,7 @@ pub(crate) async fn set_parameters(server: &Arc<Server>, args: Args<'_>, local: 
         return Err("ERR syntax error".to_owned());
     }
     let changes: Vec<_> = words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
-    // One at a time, since a failed change restores the previous values.
+    // Changes must not overlap, since a failed change restores the values that it found.
     let _turn = server.config_set_lock.lock().await;
     let is_bound_to_data = |(name, _): &(String, String)| {
         [keys::DIR.name(), keys::APPENDONLY.name()].iter().any(|fixed| fixed.eq_ignore_ascii_case(name))
@@ -64,7 +64,7 @@ pub(crate) async fn set_parameters(server: &Arc<Server>, args: Args<'_>, local: 
         .map_err(|refusal| set_failed_error(refusal.parameter, &refusal.reason))
 }
 
-/// CONFIG REWRITE, and DEBUG CONFIG-REWRITE-FORCE-ALL.
+/// Rewrites the configuration file (CONFIG REWRITE and DEBUG CONFIG-REWRITE-FORCE-ALL).
 pub(crate) fn rewrite_config(server: &Server, extent: RewriteExtent) -> Result<(), String> {
     let Some(path) = &server.identity.config_file else {
         return Err("ERR The server is running without a config file".to_owned());
@@ -81,7 +81,7 @@ pub(crate) fn rewrite_config(server: &Server, extent: RewriteExtent) -> Result<(
     Ok(())
 }
 
-/// Formats the users for the configuration file; none if there is an ACL file.
+/// Formats the users for the configuration file. There are none if users are stored in an ACL file.
 fn format_users(server: &Server) -> Vec<Vec<String>> {
     let config = &server.config;
     if config.get(keys::ACLFILE).is_some() {

@@ -23,7 +23,7 @@ use crate::connection::Connection;
 use crate::replication::ReplicationEvent;
 use crate::server::{Server, shutdown};
 
-/// How often the terminating signal is sent again: the first one may only reset a handler.
+/// How often the fatal signal is sent again. The first signal may only reset the handler.
 const SIGNAL_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) async fn run_debug(connection: &mut Connection, command: DebugCommand, args: Args<'_>) {
@@ -72,7 +72,6 @@ pub(super) async fn run_debug(connection: &mut Connection, command: DebugCommand
     }
 }
 
-/// Escapes line breaks in a text.
 fn escape_line_breaks(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let mut line = String::with_capacity(text.len());
@@ -82,7 +81,7 @@ fn escape_line_breaks(text: &[u8]) -> String {
     line
 }
 
-/// DEBUG SLEEP seconds: suspends clients, the bus and the replication links.
+/// Executes DEBUG SLEEP seconds: suspends clients, the bus and the replication links.
 async fn debug_sleep(server: &Server, args: Args<'_>) -> ShellResult {
     let seconds = args.get(2).and_then(|text| std::str::from_utf8(text).ok()?.parse::<f64>().ok());
     let duration = Duration::try_from_secs_f64(seconds.unwrap_or(0.0)).unwrap_or_default();
@@ -100,8 +99,8 @@ async fn debug_sleep(server: &Server, args: Args<'_>) -> ShellResult {
     Ok(())
 }
 
-/// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]. Unlike Redis, a key that exists in both places without MERGE does not end
-/// the process; the value of the file wins.
+/// Executes DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]. If a key exists both in memory and in the file, Redis exits
+/// without MERGE; here the value in the file wins.
 async fn reload_dataset(server: &Arc<Server>, args: Args<'_>) -> ShellResult {
     let mut how = ReloadOptions { save: true, merge: false };
     for word in args.iter().skip(2) {
@@ -133,7 +132,7 @@ async fn reload_dataset(server: &Arc<Server>, args: Args<'_>) -> ShellResult {
     Err("ERR Error trying to load the RDB dump, check server logs.".to_owned())
 }
 
-/// DEBUG LOADAOF.
+/// Executes DEBUG LOADAOF.
 async fn reload_aof(server: &Arc<Server>) -> ShellResult {
     let loading = server.clone();
     let outcome = tokio::task::spawn_blocking(move || append_only::reload(&loading.durability)).await;
@@ -149,7 +148,7 @@ async fn reload_aof(server: &Arc<Server>) -> ShellResult {
     Err("ERR Error trying to load the AOF files, check server logs.".to_owned())
 }
 
-/// DEBUG SEGFAULT: the process ends, and with it this connection.
+/// Executes DEBUG SEGFAULT. Returns only if the signal does not end the process.
 fn raise_segfault() -> ShellResult {
     tracing::error!("Redoubt crashed by signal: 11, asked for by DEBUG SEGFAULT");
     loop {
@@ -158,8 +157,8 @@ fn raise_segfault() -> ShellResult {
     }
 }
 
-/// DEBUG RESTART [milliseconds] saves first; DEBUG CRASH-AND-RECOVER [milliseconds] does not. Both replace this process
-/// by a new server.
+/// Replaces this process by a new server. DEBUG RESTART [milliseconds] saves first (`in_order`), DEBUG
+/// CRASH-AND-RECOVER [milliseconds] does not.
 async fn restart_server(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> ShellResult {
     let delay = match args.get(2) {
         None => 0,
@@ -193,7 +192,7 @@ async fn restart_server(server: &Arc<Server>, args: Args<'_>, in_order: bool) ->
     Err("ERR failed to restart the server. Check server logs.".to_owned())
 }
 
-/// DEBUG CLUSTERLINK KILL to|from|all node-id.
+/// Executes DEBUG CLUSTERLINK KILL to|from|all node-id.
 async fn kill_links(server: &Server, args: Args<'_>) -> ShellResult {
     let Some(cluster) = &server.cluster else {
         return Err("ERR Debug option only available for cluster mode enabled setup!".to_owned());
@@ -215,7 +214,7 @@ async fn kill_links(server: &Server, args: Args<'_>) -> ShellResult {
     if known.await.unwrap_or(false) { Ok(()) } else { Err(unknown) }
 }
 
-/// DEBUG DROP-CLUSTER-PACKET-FILTER and similar commands. Without a cluster they have no effect.
+/// Executes DEBUG DROP-CLUSTER-PACKET-FILTER and similar commands. Without a cluster they have no effect.
 async fn inject_bus_faults(server: &Server, command: DebugCommand, args: Args<'_>) -> ShellResult {
     let number = resp::parse_i64(&args[2]).ok_or("ERR value is not an integer or out of range")?;
     let change = move |interference: &mut BusFaults| match command {
@@ -233,7 +232,7 @@ async fn inject_bus_faults(server: &Server, command: DebugCommand, args: Args<'_
 const MIN_MEMORY_EXPONENT: u32 = 15;
 const MAX_MEMORY_EXPONENT: u32 = 33;
 
-/// DEBUG CLIENT-EVICTION.
+/// Replies to DEBUG CLIENT-EVICTION with the clients grouped by memory.
 fn write_client_eviction(connection: &mut Connection) {
     let server = connection.server.clone();
     if server.engine.clients.memory_limit().is_none() {
@@ -262,7 +261,7 @@ fn write_client_eviction(connection: &mut Connection) {
     connection.reply().verbatim(b"txt", text.as_bytes());
 }
 
-/// DEBUG MALLCTL name [value], for the numbers of jemalloc that have a safe interface.
+/// Executes DEBUG MALLCTL name [value] for those jemalloc values that have a safe interface.
 fn run_mallctl(connection: &mut Connection, args: Args<'_>) {
     let number = |read: Result<usize, _>| read.ok().and_then(|value: usize| i64::try_from(value).ok());
     let value = args.get(3).map(resp::parse_i64);
@@ -288,7 +287,7 @@ fn run_mallctl(connection: &mut Connection, args: Args<'_>) {
     }
 }
 
-/// DEBUG MALLCTL-STR name.
+/// Executes DEBUG MALLCTL-STR name.
 fn run_mallctl_str(connection: &mut Connection, args: Args<'_>) {
     match (&args[2], args.len(), version::read()) {
         (b"version", 3, Ok(text)) => connection.reply().bulk(text.as_bytes()),

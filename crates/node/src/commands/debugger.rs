@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::connection::Connection;
 
-/// How often a debugger that waits for its user checks whether the script must end.
+/// How often a debugger that waits for user input checks whether the script must end.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 type CommandWords = Vec<Vec<u8>>;
@@ -25,7 +25,7 @@ struct DebuggerChannel {
 
 impl DebugConsole for DebuggerChannel {
     fn send(&mut self, bytes: Vec<u8>) {
-        // Without a connection there is no receiver.
+        // An error means that the connection has ended.
         let _ = self.output.send(bytes);
     }
 
@@ -48,7 +48,7 @@ pub(super) async fn run_debugger(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let thread = std::thread::Builder::new().name("debugger".to_owned()).spawn(move || {
         let reply = script.run(&server.engine, &server.commands, time::now(), time::nanos);
-        // The client may have disconnected.
+        // An error means that the client has disconnected.
         let _ = words.send(reply);
     });
     // As in Redis, the connection closes after debugging.
@@ -59,7 +59,8 @@ pub(super) async fn run_debugger(connection: &mut Connection, args: Args<'_>) {
     relay(connection, &mut said, commands).await;
 }
 
-/// Transfers commands and output until the script has ended or the client disconnects, which the debugger then notices.
+/// Transfers commands and output until the script ends or the client disconnects. The debugger notices the closed
+/// channel.
 async fn relay(
     connection: &mut Connection,
     output: &mut tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>,
@@ -70,14 +71,14 @@ async fn relay(
             biased;
             words = output.recv() => match words {
                 Some(bytes) => connection.output().extend_from_slice(&bytes),
-                // The script's thread has ended, and its reply was taken.
+                // The script's thread has ended, and its reply was already taken.
                 None => break,
             },
             request = connection.next_request() => {
                 let Ok(request) = request else { return };
                 let words = request.args().iter().map(<[u8]>::to_vec).collect();
                 if commands.send(words).is_err() {
-                    // The script has ended meanwhile.
+                    // An error means that the script has ended; its remaining output is sent next.
                     continue;
                 }
             }

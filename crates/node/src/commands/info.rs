@@ -15,14 +15,14 @@ use keyspace::Keyspace;
 
 use crate::server::Server;
 
-/// When a section is included.
+/// Which INFO requests include a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SectionVisibility {
-    /// Also if no section is named.
+    /// Included in INFO without arguments too.
     ByDefault,
-    /// If named, and with `all` and `everything`.
+    /// Included if named, and in `all` and `everything`.
     OnRequest,
-    /// If named, and with `everything`.
+    /// Included if named, and in `everything`.
     WithModules,
 }
 
@@ -32,22 +32,22 @@ struct InfoSection {
     write: SectionSource,
 }
 
-/// Access to the data from the requesting thread.
+/// How the thread that renders INFO may read the data.
 #[derive(Debug)]
 pub(crate) enum DataAccess<'a, 'c> {
-    /// A command, which may hold slot locks.
+    /// For a command, which may hold slot locks.
     Command(&'a mut Context<'c>),
-    /// A thread that holds no locks.
+    /// For a thread that holds no slot locks and may take them.
     Unlocked(&'a Keyspace),
-    /// A thread that may hold locks.
+    /// For a thread that may hold slot locks, so the data cannot be read.
     MaybeLocked,
 }
 
-/// The source of a section's lines.
+/// The function that writes a section's lines, by its input.
 enum SectionSource {
-    /// The server.
+    /// The section needs only the server.
     Server(fn(&Server, &mut InfoText)),
-    /// The data, which the requesting command may have locked.
+    /// The section reads the data, which the requesting command may have locked.
     DataAccess(fn(&mut DataAccess<'_, '_>, &mut InfoText)),
 }
 
@@ -59,7 +59,7 @@ const fn server_section(
     InfoSection { name, visibility: shown, write: SectionSource::Server(write) }
 }
 
-/// In the order of the output.
+/// All sections, in the order of the output.
 const SECTIONS: &[InfoSection] = &[
     server_section("Server", SectionVisibility::ByDefault, process::write_server),
     server_section("Clients", SectionVisibility::ByDefault, process::write_clients),
@@ -82,7 +82,7 @@ const SECTIONS: &[InfoSection] = &[
     },
 ];
 
-/// INFO [section ...].
+/// Replies to INFO [section ...].
 pub(super) fn reply_info(server: &Server, context: &mut Context<'_>) {
     let words = context.args.iter().skip(1);
     let wanted: Vec<String> = words.map(|word| String::from_utf8_lossy(word).to_lowercase()).collect();
@@ -90,7 +90,7 @@ pub(super) fn reply_info(server: &Server, context: &mut Context<'_>) {
     context.reply.verbatim(b"txt", text.as_bytes());
 }
 
-/// Renders the named sections, without those about the data where it cannot be read.
+/// Renders the named sections. Sections about the data are left out if `data` cannot be read.
 pub(crate) fn render_sections(server: &Server, names: &[String], data: &mut DataAccess<'_, '_>) -> String {
     let mut text = InfoText::default();
     for section in SECTIONS.iter().filter(|section| is_wanted(names, section)) {

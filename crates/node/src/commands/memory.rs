@@ -1,4 +1,4 @@
-//! MEMORY STATS, DOCTOR, MALLOC-STATS, PURGE.
+//! MEMORY STATS, DOCTOR, MALLOC-STATS and PURGE.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,9 +12,9 @@ use super::ShellResult;
 use crate::housekeeping::Housekeeping;
 use crate::housekeeping::overhead::MemoryOverhead;
 
-/// Below this size in bytes, ratios are meaningless.
+/// MEMORY DOCTOR makes no report below this many used bytes, because ratios would be meaningless.
 const MIN_SIGNIFICANT_SIZE: usize = 5 << 20;
-/// Ratios, and a difference in bytes, that MEMORY DOCTOR reports, as in Redis.
+/// Thresholds of MEMORY DOCTOR as in Redis: two ratios and a difference in bytes.
 const HIGH_RATIO: f64 = 1.4;
 const HIGH_RSS_RATIO: f64 = 1.1;
 const HIGH_DIFFERENCE: usize = 10 << 20;
@@ -23,11 +23,11 @@ fn safe_ratio(a: usize, b: usize) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
-/// A field of MEMORY STATS.
+/// The value of a field in MEMORY STATS.
 enum StatValue {
     Integer(i64),
     Float(f64),
-    /// The memory of a database in addition to its keys and values.
+    /// Bytes used by a database in addition to its keys and values.
     Database(i64),
 }
 
@@ -47,7 +47,7 @@ pub(super) fn reply_memory_stats(housekeeping: &Housekeeping, context: &mut Cont
             StatValue::Integer(number) => reply.integer(number),
             StatValue::Float(number) => reply.double(number),
             StatValue::Database(bytes) => {
-                // Expiry times are stored with their keys, and slots keep no list of keys.
+                // There is no separate table of expiry times, so its overhead is zero.
                 reply.map(2);
                 reply.bulk(b"overhead.hashtable.main");
                 reply.integer(bytes);
@@ -77,7 +77,7 @@ fn collect_memory_stats(
     add("total.allocated", usage.used.into());
     add("startup.allocated", overhead.startup.into());
     add("replication.backlog", overhead.backlog.into());
-    // Replicas and the targets of slot migrations all read from the one log.
+    // Replicas and targets of slot migrations read directly from the log, so they need no buffer.
     add("replicas.repl.buffer", StatValue::Integer(0));
     add("clients.slaves", overhead.replicas.into());
     add("clients.normal", overhead.clients.into());
@@ -92,7 +92,7 @@ fn collect_memory_stats(
     for (db, bytes) in databases {
         add(&format!("db.{db}"), StatValue::Database(bytes as i64));
     }
-    // Tables grow in place.
+    // Hash tables grow in place, so the lookup tables are the whole index.
     add("overhead.db.hashtable.lut", index.into());
     add("overhead.db.hashtable.rehashing", StatValue::Integer(0));
     add("overhead.total", total.into());
@@ -118,7 +118,7 @@ fn collect_memory_stats(
     figures
 }
 
-/// MEMORY DOCTOR.
+/// Replies to MEMORY DOCTOR. `peak` is the peak of used memory in bytes.
 pub(super) fn reply_diagnosis(peak: usize, reply: &mut Writer<'_>) {
     reply.verbatim(b"txt", diagnose_memory(&memory_usage(), peak).as_bytes());
 }
@@ -153,7 +153,7 @@ fn diagnose_memory(usage: &MemoryUsage, peak: usize) -> String {
     format!("Sam, I detected a few issues in this Redoubt instance memory implants:\n\n{found}\n")
 }
 
-/// MEMORY MALLOC-STATS.
+/// Replies to MEMORY MALLOC-STATS.
 pub(super) fn reply_malloc_stats(reply: &mut Writer<'_>) {
     let (usage, pool) = (memory_usage(), pool_usage());
     let text = format!(
@@ -167,7 +167,7 @@ pub(super) fn reply_malloc_stats(reply: &mut Writer<'_>) {
     reply.verbatim(b"txt", text.as_bytes());
 }
 
-/// MEMORY PURGE on another thread, for callers that cannot wait.
+/// Starts MEMORY PURGE on another thread, for transactions and scripts, which cannot wait.
 pub(super) fn purge_in_background(keyspace: Arc<Keyspace>) -> ShellResult {
     let steps = move || {
         for step in 0..Keyspace::PURGE_STEPS {
@@ -178,9 +178,9 @@ pub(super) fn purge_in_background(keyspace: Arc<Keyspace>) -> ShellResult {
     begun.map(drop).map_err(|error| format!("ERR {error}"))
 }
 
-/// MEMORY PURGE: does at once what the periodic purge does within half a minute.
+/// Executes MEMORY PURGE: completes at once what the periodic purge does within half a minute.
 pub(super) async fn purge_memory(keyspace: Arc<Keyspace>) {
-    // The general allocator purges on its own threads.
+    // The general allocator purges on its own threads; this purges the keyspace's allocators.
     let steps = move || (0..Keyspace::PURGE_STEPS).map(|step| keyspace.purge_step(step)).sum::<usize>();
     let given = tokio::task::spawn_blocking(steps).await.unwrap_or(0);
     tracing::debug!("MEMORY PURGE gave {given} bytes back");

@@ -1,7 +1,7 @@
 //! MIGRATE: performs the actions of [`engine::migration::Migration`].
 //!
 //! Each key is dumped, restored at the target, and deleted here unless it has changed meanwhile. Other clients are
-//! served concurrently. In cluster mode RESTORE-ASKING is used, because the slot is still being imported by the target.
+//! served concurrently. In cluster mode the target gets RESTORE-ASKING, because it is still importing the slot.
 
 mod target;
 
@@ -41,7 +41,7 @@ pub(super) async fn run_migrate(connection: &mut Connection, args: Args<'_>) {
     }
 }
 
-/// The source of the keys and its connection to the target.
+/// The state of one MIGRATE command: its arguments, the paused slots and the connection to the target.
 struct MigrateSource<'a> {
     server: &'a Server,
     db: u16,
@@ -49,7 +49,7 @@ struct MigrateSource<'a> {
     dialer: Dialer,
     target: Option<TargetConnection>,
     paused_slots: PausedSlots<'a>,
-    /// The end of the last deleted key in the log.
+    /// The log offset after the deletion of the last migrated key. `None` if no key was deleted.
     last_delete_offset: Option<ReplOffset>,
 }
 
@@ -158,7 +158,7 @@ impl<'a> MigrateSource<'a> {
     }
 }
 
-/// Waits for the result of a step within the remaining time.
+/// Waits for the result of a step, at most for the time that remains of the command's timeout.
 async fn with_time_left(
     time_left: Duration,
     outcome: impl Future<Output = MigrateStepResult>,
@@ -166,7 +166,7 @@ async fn with_time_left(
     tokio::time::timeout(time_left, outcome).await.unwrap_or(MigrateStepResult::Deadline)
 }
 
-/// Slots whose writes are paused while this value exists.
+/// Slots with paused writes. The writes resume on drop.
 struct PausedSlots<'a> {
     pauses: &'a PauseGate,
     slots: Vec<Slot>,

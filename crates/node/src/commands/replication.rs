@@ -1,4 +1,4 @@
-//! REPLICAOF, and the commands that replicas send to their masters.
+//! REPLICAOF, FAILOVER, and the commands that replicas send to their masters.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::replication::failover;
 use crate::replication::{JoiningReplica, ReplicationEvent};
 use crate::server::Server;
 
-/// PSYNC and SYNC: the connection moves to the replication thread.
+/// Executes PSYNC and SYNC: the connection moves to the replication thread.
 pub(super) fn run_psync(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let protocol = connection.session.protocol();
-    // A replica that received its snapshot from this node has this node's data.
+    // A replica that received its snapshot over a second connection from this node has this node's data.
     let fetched = connection.profile.as_ref().is_some_and(|profile| profile.snapshot_connection.is_some());
     let served = connection.profile.as_ref().is_none_or(|profile| profile.is_servable());
     let client = connection.session.client().clone();
@@ -69,7 +69,7 @@ pub(super) fn run_psync(connection: &mut Connection, args: Args<'_>) {
     }
 }
 
-/// PSYNC FAILOVER: a master asks this replica to take over.
+/// Executes PSYNC FAILOVER, with which a master asks this replica to take over.
 fn take_over(server: &Server, client: &Client, request: &PsyncRequest) -> Result<(), &'static str> {
     if !server.replication.is_replica() {
         return Err("ERR PSYNC FAILOVER can't be sent to a master.");
@@ -90,13 +90,13 @@ fn take_over(server: &Server, client: &Client, request: &PsyncRequest) -> Result
     Ok(())
 }
 
-/// FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds].
+/// Executes FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds].
 pub(super) fn run_failover(server: &Arc<Server>, args: Args<'_>) -> ShellResult {
     let words: Vec<&[u8]> = args.iter().skip(1).collect();
     failover::start_failover(&server.failover, failover::parse_failover(&words)?)
 }
 
-/// REPLCONF option value [option value ...].
+/// Executes REPLCONF option value [option value ...].
 pub(super) fn run_replconf(connection: &mut Connection, args: Args<'_>) {
     let replication = connection.server.replication.clone();
     let profile = connection.profile.get_or_insert_default();
@@ -116,7 +116,7 @@ pub(super) fn run_replconf(connection: &mut Connection, args: Args<'_>) {
     }
 }
 
-/// REPLICAOF host port, REPLICAOF NO ONE.
+/// Executes REPLICAOF host port and REPLICAOF NO ONE.
 pub(super) fn run_replicaof(server: &Server, client: &Client, args: Args<'_>, reply: &mut Writer<'_>) {
     if server.engine.topology.is_some() {
         return reply.error("ERR REPLICAOF not allowed in cluster mode.");
@@ -129,7 +129,8 @@ pub(super) fn run_replicaof(server: &Server, client: &Client, args: Args<'_>, re
         if SentinelState::is_sentinel(client)
             && server.engine.settings.node_flags().contains(NodeFlags::EMPTY_MASTER)
         {
-            // Otherwise it would replace a server that has the data and is only unreachable.
+            // If a sentinel promoted this empty master, it would replace a server that has the data and is only
+            // unreachable.
             return reply
                 .error("EMPTYMASTER This master started without its data and has nothing to lead with.");
         }
@@ -159,7 +160,7 @@ pub(super) fn run_replicaof(server: &Server, client: &Client, args: Args<'_>, re
     }
 }
 
-/// Describes a client for the log.
+/// Describes a client for the log, as CLIENT LIST does.
 fn describe_client(server: &Server, client: &Client) -> String {
     let line = client.describe(process::time::now(), &server.engine.catalogue);
     String::from_utf8_lossy(&line).into_owned()

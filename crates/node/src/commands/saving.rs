@@ -1,4 +1,4 @@
-//! SAVE, BGSAVE, LASTSAVE, SHUTDOWN.
+//! SAVE, BGSAVE, BGREWRITEAOF and SHUTDOWN.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use crate::connection::Connection;
 use crate::server::Server;
 use crate::server::shutdown::{self, ShutdownCommand};
 
-/// SAVE blocks this client only.
+/// Executes SAVE. Unlike in Redis, it blocks only the client that sent it.
 pub(super) async fn run_save(connection: &mut Connection) {
     let server = connection.server.clone();
     let outcome = tokio::task::spawn_blocking(move || saving::save(&server.durability)).await;
@@ -29,7 +29,7 @@ pub(super) async fn run_save(connection: &mut Connection) {
     }
 }
 
-/// BGSAVE [SCHEDULE | CANCEL].
+/// Executes BGSAVE [SCHEDULE | CANCEL].
 pub(super) fn run_bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) -> ShellResult {
     let option = args.get(1).map(<[u8]>::to_ascii_lowercase);
     match option.as_deref() {
@@ -39,7 +39,7 @@ pub(super) fn run_bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>
             }
             reply.simple("Background saving cancelled");
         }
-        // BGSAVE only has to wait for an AOF rewrite.
+        // SCHEDULE makes no difference, since a save can run during an AOF rewrite.
         None | Some(b"schedule") if args.len() <= 2 => {
             saving::save_in_background(&server.durability).map_err(|error| format!("ERR {error}"))?;
             reply.simple("Background saving started");
@@ -55,7 +55,7 @@ pub(super) fn run_bgrewriteaof(server: &Server, reply: &mut Writer<'_>) -> Shell
     Ok(())
 }
 
-/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]. There is no reply on success; the connection closes.
+/// Executes SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]. On success the connection closes without a reply.
 pub(super) async fn run_shutdown(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let outcome = match ShutdownCommand::parse(args.iter().skip(1)) {

@@ -1,7 +1,7 @@
 //! EXEC with commands that wait for something other than keys, such as REPLICAOF or CONFIG SET.
 //!
-//! The engine has executed the commands that need slots, and has released its locks. It returns the waiting commands
-//! one by one and executes those in between that need no slot.
+//! The engine has executed the commands that need slots, and has released its locks. The engine returns the waiting
+//! commands one by one, and executes the commands between them, which need no slot.
 
 use engine::{ClusterCommand, NodeCommand};
 use net::scratch::with_scratch;
@@ -20,7 +20,7 @@ pub(super) async fn run_exec(connection: &mut Connection) {
         let Some((command, request)) = next else { return };
         let mark = connection.output.mark();
         if command == NodeCommand::Cluster(ClusterCommand::SyncSlots) {
-            // It would take over the connection in the middle of the reply.
+            // A command that takes over the connection would do so in the middle of EXEC's reply.
             connection.reply().error("ERR Command not allowed inside a transaction");
         } else {
             Box::pin(super::run_counted(connection, command, request.args())).await;

@@ -1,4 +1,4 @@
-//! WAIT and WAITAOF: a client waits until its writes have enough copies.
+//! WAIT and WAITAOF: a client waits until enough replicas, or disks, have its writes.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::replication::Replication;
 use crate::replication::copy_waiters::WaitStart;
 use crate::server::Server;
 
-/// The required copies and the timeout; `None` waits for ever.
+/// The required copies and the timeout. Without a timeout the client waits for ever. The error is the reply text.
 pub(super) type WaitRequest = Result<(RequiredCopies, Option<Duration>), &'static str>;
 
 /// Replies once there are enough copies, or at the timeout.
@@ -30,7 +30,7 @@ pub(super) async fn run_wait(connection: &mut Connection, request: WaitRequest) 
     }
 }
 
-/// Replies with the present number of copies, where the command cannot wait.
+/// Replies with the current number of copies, for transactions and scripts, which cannot wait.
 pub(super) fn reply_current_copies(
     server: &Server,
     context: &mut Context<'_>,
@@ -45,7 +45,7 @@ pub(super) fn reply_current_copies(
     Ok(())
 }
 
-/// WAIT numreplicas timeout.
+/// Parses WAIT numreplicas timeout.
 pub(super) fn parse_wait(replication: &Replication, args: Args<'_>) -> WaitRequest {
     if replication.is_replica() {
         return Err("ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 \
@@ -57,7 +57,7 @@ pub(super) fn parse_wait(replication: &Replication, args: Args<'_>) -> WaitReque
     Ok((RequiredCopies::Acknowledged { replicas: by }, parse_timeout(&args[2])?))
 }
 
-/// WAITAOF numlocal numreplicas timeout.
+/// Parses WAITAOF numlocal numreplicas timeout.
 pub(super) fn parse_waitaof(replication: &Replication, args: Args<'_>) -> WaitRequest {
     let local = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
     if !(0..=1).contains(&local) {
@@ -105,7 +105,7 @@ async fn wait_for_copies(
     };
     connection.session.client().set_blocked(true);
     if replication.is_replica() {
-        // The role may have changed after the request, and the event that ended all waits may have missed this one.
+        // If the role changed after the request, the event that ended all waits may have missed this one.
         connection.session.client().unblock(UnblockReason::RoleChanged);
     }
     let waited = connection.wait(in_time).await;

@@ -1,4 +1,4 @@
-//! A connection that exchanges single requests and replies within one command, as the script debugger does.
+//! Requests and replies that a connection exchanges one by one within one command, as the script debugger does.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,18 +10,18 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::Connection;
 
-/// The read size in bytes.
+/// The number of bytes read at once.
 const PIECE: usize = 4096;
 /// The maximum length of a debugger command in bytes.
 const MAX_REQUEST: usize = 1 << 20;
 
 impl Connection {
-    /// Reads the next request while sending pending output. Fails if the client disconnects or violates the protocol.
+    /// Waits for the next request and meanwhile sends pending output. Fails if the client disconnects or violates the
+    /// protocol.
     pub(crate) async fn next_request(&mut self) -> io::Result<Request> {
         poll_fn(|context| self.poll_next_request(context)).await
     }
 
-    /// Sends all pending output.
     pub(crate) async fn send_out(&mut self) -> io::Result<()> {
         poll_fn(|context| self.poll_send(context)).await
     }
@@ -49,7 +49,7 @@ impl Connection {
         }
     }
 
-    /// Returns the first buffered request, if it is complete.
+    /// Takes the first buffered request. `None` if it is incomplete.
     fn take_request(&mut self) -> io::Result<Option<Request>> {
         let mut batch = Batch::default();
         let parsed = Parser::new().parse(&mut self.input, &mut batch, &ParseLimits::default());

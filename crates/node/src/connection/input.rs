@@ -2,8 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// A buffer that is consumed from the front. The consumed part is dropped once it makes up half of the buffer, so that
-/// moving the rest costs no more than what is dropped.
+/// A buffer that is consumed from the front. Consumed bytes are removed once they make up half of the buffer, so that
+/// moving the rest costs no more than was consumed.
 #[derive(Debug, Default)]
 pub(super) struct Input {
     bytes: Vec<u8>,
@@ -11,7 +11,6 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Marks the first `count` bytes as consumed.
     pub(super) fn consume(&mut self, count: usize) {
         self.done += count;
         if self.done * 2 < self.bytes.len() {
@@ -28,13 +27,13 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns the buffer with at least `room` bytes of spare capacity. The caller only appends.
+    /// Returns the buffer with at least `room` bytes of spare capacity. The caller must only append to it.
     pub(super) fn with_room(&mut self, room: usize) -> &mut Vec<u8> {
         self.bytes.reserve_exact(room);
         &mut self.bytes
     }
 
-    /// Takes all bytes that are not consumed.
+    /// Takes all bytes that are not consumed, and leaves the buffer empty.
     pub(super) fn take(&mut self) -> Vec<u8> {
         let mut all = std::mem::take(self);
         all.bytes.drain(..all.done);

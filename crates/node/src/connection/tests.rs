@@ -1,4 +1,5 @@
-//! Connections that hold replies until the log is committed, over real sockets, with a log cursor owned by the tests.
+//! Tests of connections that hold replies until the log is committed. They use real sockets, and commit the log with a
+//! cursor of their own.
 
 use config::Config;
 use durability::stream::{EngineLogHandle, SharedLog};
@@ -18,7 +19,7 @@ use crate::workers::connection_slot::ConnectionSlots;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A server without threads and listeners whose log must be committed before writes are answered.
+/// A server without threads and listeners, whose log must be committed before writes are answered.
 struct Fixture {
     server: Arc<Server>,
     cursor: CursorId,
@@ -49,7 +50,7 @@ impl Fixture {
         Self { server, cursor, read }
     }
 
-    /// Opens a client connection with the task that serves it.
+    /// Opens a client connection, and spawns the task that serves it.
     fn connect(&self) -> (UnixStream, Arc<Client>, JoinHandle<()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         self.server.network.connected.fetch_add(1, Ordering::Relaxed);
@@ -58,7 +59,7 @@ impl Fixture {
         (ours, client, tokio::spawn(Arc::<ConnectionSlots>::default().serve(Box::new(connection))))
     }
 
-    /// Reads the log to its end and commits it.
+    /// Reads the log to its end with the cursor, and commits it.
     fn commit(&mut self) {
         let mut bytes = Vec::new();
         self.server.replication.log.lock().read(self.cursor, 1 << 20, &mut bytes).unwrap();
@@ -76,7 +77,7 @@ async fn until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Waits until this many bytes are pending for the client, and checks that nothing was sent.
+/// Waits until `bytes` bytes are pending for the client, and checks that nothing was sent.
 async fn held(socket: &UnixStream, client: &Client, bytes: usize) {
     until(|| client.unsent_bytes.load(Ordering::Relaxed) == bytes).await;
     let read = socket.try_read(&mut [0]);
@@ -89,7 +90,7 @@ async fn answered(socket: &mut UnixStream, reply: &str) {
     assert_eq!(String::from_utf8(bytes).unwrap(), reply);
 }
 
-/// One client writes and waits for the commit; another reads and is answered at once.
+/// One client writes and waits for the commit, while another client reads and is answered at once.
 #[tokio::test]
 async fn write_is_answered_after_its_effect_is_committed() {
     let mut fixture = Fixture::new(&[]);
@@ -103,13 +104,13 @@ async fn write_is_answered_after_its_effect_is_committed() {
     answered(&mut reader, "$1\r\nv\r\n").await;
     fixture.commit();
     answered(&mut writer, "+OK\r\n").await;
-    // A committed write is answered at once.
+    // The write is already committed, so it is answered at once.
     writer.write_all(b"GET k\r\n").await.unwrap();
     answered(&mut writer, "$1\r\nv\r\n").await;
 }
 
-/// Two batches, the second sent while the first is held; replies stay in order. A read before a write may be answered
-/// early, since the time slice can end between them.
+/// A client sends a second batch while replies to the first are held, and gets all replies in order. A read before a
+/// write may be answered early, since the time slice can end between them.
 #[tokio::test]
 async fn later_replies_stay_behind_a_held_reply() {
     let mut fixture = Fixture::new(&[]);
@@ -126,8 +127,8 @@ async fn later_replies_stay_behind_a_held_reply() {
     answered(&mut socket, "+OK\r\n$1\r\nv\r\n").await;
 }
 
-/// A node command such as WAIT starts only after earlier replies were sent. The transaction behind it keeps its replies
-/// together.
+/// A node command such as WAIT starts only after earlier replies were sent. The replies of the transaction behind it
+/// are sent together.
 #[tokio::test]
 async fn node_command_runs_after_held_replies_were_sent() {
     let mut fixture = Fixture::new(&[]);
@@ -142,7 +143,7 @@ async fn node_command_runs_after_held_replies_were_sent() {
     answered(&mut socket, "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n").await;
 }
 
-/// QUIT after a write: the client gets the reply to the write before the connection closes.
+/// A client that sends QUIT after a write gets the reply to the write before the connection closes.
 #[tokio::test]
 async fn connection_closes_after_its_held_replies() {
     let mut fixture = Fixture::new(&[]);
@@ -156,8 +157,8 @@ async fn connection_closes_after_its_held_replies() {
     served.await.unwrap();
 }
 
-/// The client learns that nobody knows whether its write remains: no reply, and the connection ends. Its offset is below
-/// those of the new history.
+/// When a history ends, a client whose write may be lost gets no reply and is disconnected. The offset of that write is
+/// below those of the new history.
 #[tokio::test]
 async fn held_reply_of_an_ended_history_is_never_sent() {
     let fixture = Fixture::new(&[]);
@@ -168,7 +169,7 @@ async fn held_reply_of_an_ended_history_is_never_sent() {
     point.end_history();
     assert_eq!(waiting.read(&mut [0]).await.unwrap(), 0);
     served.await.unwrap();
-    // This write may not have been logged.
+    // This client writes between the two histories, so its write may not be logged.
     let (mut between, _, served) = fixture.connect();
     between.write_all(b"GET k\r\nSET k w\r\n").await.unwrap();
     assert_eq!(between.read(&mut [0]).await.unwrap(), 0);
@@ -181,7 +182,7 @@ async fn held_reply_of_an_ended_history_is_never_sent() {
     assert!(!point.has_waiters());
 }
 
-/// The client's last write has a larger offset than the new history.
+/// A read is answered although the client's last write, in the ended history, has a larger offset than the new history.
 #[tokio::test]
 async fn reads_do_not_wait_for_an_offset_of_an_ended_history() {
     let mut fixture = Fixture::new(&[]);

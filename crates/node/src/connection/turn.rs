@@ -1,9 +1,10 @@
-//! How long a connection keeps its worker.
+//! The time slice during which a connection may use its worker without interruption.
 //!
-//! A client that sends without pause always has one more request. So a connection that is polled has a turn: when that
-//! is over it lets the others of its thread go first, also those that become ready meanwhile. It is asked between
-//! reads, between the steps of the shell for it, and by the engine between requests ([`Session::time_slice_end`]); so a turn
-//! is longer by one request at most. The time is told in CLIENT LIST and INFO.
+//! A client that sends continuously always has another request ready. When its time slice is over, its task yields, so
+//! that the thread's other connections run first, including those that become ready meanwhile. The end of the slice is
+//! checked between reads, between steps of a node command, and by the engine between requests
+//! ([`Session::time_slice_end`]), so a slice is exceeded by at most one request. The used time is shown in CLIENT LIST
+//! and INFO.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -12,20 +13,20 @@ use std::task::{Context, Poll};
 use engine::{Client, Engine, Session};
 use process::stall_detector;
 
-/// Thousands of short requests; fifty clients that all keep their worker so long at a time leave another client's
-/// request waiting for 25 ms.
+/// The length of a time slice, enough for thousands of short requests. If fifty clients use their slices fully, another
+/// client's request waits for 25 ms.
 const LENGTH_NANOS: u64 = 500_000;
 
-/// A connection's turn on its worker.
+/// A connection's time slice on its worker.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     is_on: bool,
-    /// Since when the connection has worked without that being counted.
+    /// The start of work that is not counted yet, in nanoseconds; `None` if all is counted.
     since: Option<u64>,
 }
 
 impl Turn {
-    /// Begins a turn unless one is on. Whether it is over.
+    /// Begins a time slice unless one is running, and counts the work done. Returns whether the slice is over.
     pub(super) fn is_over(&mut self, engine: &Engine, session: &mut Session) -> bool {
         let now = process::time::nanos();
         stall_detector::begin_task(now);
@@ -39,7 +40,7 @@ impl Turn {
         now >= session.time_slice_end()
     }
 
-    /// The shell goes on with the connection's turn, and counts for itself ([`count_work`]).
+    /// Counts the work so far, before a node command runs and counts its own work ([`count_work`]).
     pub(super) fn lend(&mut self, client: &Client) {
         stall_detector::end_task();
         if let Some(since) = self.since.take() {
@@ -47,14 +48,14 @@ impl Turn {
         }
     }
 
-    /// The connection sleeps, or lets others go first.
+    /// Ends the time slice, because the connection waits or yields to others.
     pub(super) fn end(&mut self) {
         stall_detector::end_task();
         (self.is_on, self.since) = (false, None);
     }
 }
 
-/// Counts the time for which `work` keeps the thread busy, not that for which it waits.
+/// Counts the time during which `work` keeps the thread busy, without the time during which it waits.
 pub(crate) async fn count_work<T>(client: &Client, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -68,9 +69,9 @@ pub(crate) async fn count_work<T>(client: &Client, work: impl Future<Output = T>
     .await
 }
 
-/// Has the task polled again when the thread's other tasks have been, and its sockets have been asked.
+/// Yields: the task is polled again after the thread's other tasks have run and its sockets have been polled.
 pub(super) fn give_way<T>(context: &mut Context<'_>) -> Poll<T> {
-    // It wakes the task only after that; waking it here would put it before the sockets.
+    // `yield_now` wakes the task only after that. Waking the task here would run it before the sockets are polled.
     let polled = pin!(tokio::task::yield_now()).poll(context);
     debug_assert!(polled.is_pending(), "tokio yields once");
     Poll::Pending

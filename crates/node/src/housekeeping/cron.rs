@@ -1,4 +1,4 @@
-//! Periodic work of the control thread, at each tick ([`AdaptiveTick`]) or at its own deadlines.
+//! Periodic work of the control thread, at each tick ([`AdaptiveTick`]) or at deadlines of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,25 +18,25 @@ use tokio::sync::Notify;
 use crate::housekeeping::Housekeeping;
 use crate::housekeeping::totals::{Counter, StatisticsTotals};
 
-/// The maximum time between expiry cycles; with a higher `hz` they run twice per tick.
+/// The maximum time between expiry cycles. With a higher `hz` they run twice per tick.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
-/// How long an expiry cycle runs before it yields to workers on the same processor, how long it continues if more keys
-/// are due, and the pause for other work of this thread.
+/// Three times of an expiry cycle: how long it runs before it yields to workers on the same processor, how long it
+/// continues if more keys are due, and how long other work of this thread runs between two cycles.
 const EXPIRE_SLICE: Duration = Duration::from_micros(500);
 const EXPIRE_CYCLE: Duration = Duration::from_millis(4);
 const EXPIRE_YIELD: Duration = Duration::from_millis(1);
-/// The interval of client checks and of key aging, which covers all keys within 35 minutes.
+/// The interval at which clients are checked and a share of the keys is aged. All keys are aged within 35 minutes.
 const CLIENT_CHECK_PERIOD: Duration = Duration::from_secs(1);
-/// Steps of memory defragmentation and purging per tick: all memory is covered within 13 seconds.
+/// The number of steps of memory defragmentation and purging per tick. They cover all memory within 13 seconds.
 const PURGE_STEPS_PER_TICK: usize = 4;
 /// After a step longer than this many nanoseconds, other tasks of the thread run first.
 const LONG_STEP_NANOS: u64 = 100_000;
-/// The number of rounds without changes after which purging stops: one defragments after the last change, the next
-/// returns the freed memory.
+/// The number of rounds without changes after which purging stops. The first of them defragments after the last change,
+/// and the second returns the freed memory.
 const PURGE_ROUNDS_UNCHANGED: usize = 2;
 /// The number of ticks without activity after which the server counts as idle.
 const IDLE_TICKS: usize = 3;
-/// The minimum interval between log lines about command faults, in seconds.
+/// The minimum time in seconds between log lines about command faults.
 const FAULT_LOG_INTERVAL_SECONDS: usize = 60;
 /// The interval of memory checks with `maxmemory` set.
 const MEMORY_CHECK_PERIOD: Duration = Duration::from_millis(10);
@@ -78,8 +78,8 @@ pub(crate) async fn run_cron(housekeeping: Arc<Housekeeping>, targets: Arc<LinkP
     }
 }
 
-/// Checks clients and everything else that is not needed at each tick. `seconds` counts the calls; the last was `since`
-/// ago.
+/// Does the work that is needed less often than at each tick. `seconds` counts the calls; `since` is the time since the
+/// previous call.
 fn run_each_second(housekeeping: &Housekeeping, clients: &[Arc<Client>], since: Duration, seconds: usize) {
     age_keys(&housekeeping.engine, seconds);
     housekeeping
@@ -95,12 +95,12 @@ fn run_each_second(housekeeping: &Housekeeping, clients: &[Arc<Client>], since: 
     }
 }
 
-/// Logs command faults that clients received as errors, at most once a minute.
+/// Logs internal errors of commands that clients received as error replies, at most once a minute.
 #[derive(Default)]
 struct FaultLog {
-    /// The number of faults logged.
+    /// The number of faults that are logged already.
     logged_faults: u64,
-    /// The earliest second of the next log line.
+    /// The first second in which the next line may be logged.
     next_second: usize,
 }
 
@@ -120,7 +120,7 @@ impl FaultLog {
     }
 }
 
-/// Returns whether no deadline must be checked at the next tick.
+/// Returns whether the next tick can be skipped because no deadline must be checked.
 fn can_skip_tick(housekeeping: &Housekeeping) -> bool {
     let pauses = housekeeping.engine.pauses.end_expired(&housekeeping.engine.settings, time::now());
     let busy = housekeeping.engine.settings.node_flags().contains(NodeFlags::BUSY)
@@ -128,7 +128,7 @@ fn can_skip_tick(housekeeping: &Housekeeping) -> bool {
     pauses.is_none() && !busy && housekeeping.is_memory_purged.load(Ordering::Relaxed)
 }
 
-/// Counters of work received and done.
+/// Counters of received requests and completed work. If none changes, the server is idle.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct ActivityCounters {
     rates: [u64; RATE_COUNT],
@@ -157,7 +157,7 @@ impl ActivityCounters {
     }
 }
 
-/// Returns a counter that grows with each change of the data. A load is visible in the memory it uses.
+/// Returns a number that changes with each change of the data. A load from disk shows in the memory it uses.
 fn count_changes(housekeeping: &Housekeeping) -> u64 {
     let of_worker = |worker: &WorkerStats| {
         let counters = [&worker.changes, &worker.expired_keys, &worker.expired_fields, &worker.evicted_keys];
@@ -201,8 +201,8 @@ pub(crate) async fn run_memory_purge(housekeeping: Arc<Housekeeping>) {
     }
 }
 
-/// Deletes expired keys. However many keys are due, a cycle takes a few milliseconds at most and does not block
-/// workers; remaining keys are deleted in the next cycle.
+/// Deletes expired keys in cycles. A cycle takes at most a few milliseconds however many keys are due, and does not
+/// block workers. Remaining keys are deleted in the next cycle.
 pub(crate) async fn run_active_expiry(housekeeping: Arc<Housekeeping>) {
     let sooner = Arc::new(Notify::new());
     let ring = sooner.clone();
@@ -214,7 +214,7 @@ pub(crate) async fn run_active_expiry(housekeeping: Arc<Housekeeping>) {
     }
 }
 
-/// Runs one cycle. Returns whether more keys are due.
+/// Runs one expiry cycle. Returns whether more keys are due.
 pub(crate) fn run_expiry_cycle(housekeeping: &Housekeeping) -> bool {
     let end = time::instant() + EXPIRE_CYCLE;
     let mut more = !housekeeping.cron_paused.load(Ordering::Relaxed) && run_expiry_slice(housekeeping);
@@ -226,7 +226,7 @@ pub(crate) fn run_expiry_cycle(housekeeping: &Housekeeping) -> bool {
     more
 }
 
-/// Waits until a key expires, but at least until `earliest`.
+/// Waits until a key expires and the time `earliest` is reached.
 async fn wait_until_due(housekeeping: &Housekeeping, wake_up: &Notify, earliest: tokio::time::Instant) {
     loop {
         let left =
@@ -247,7 +247,7 @@ async fn wait_until_due(housekeeping: &Housekeeping, wake_up: &Notify, earliest:
     }
 }
 
-/// Runs a short part of a cycle. Returns whether more keys are due.
+/// Runs a short part of an expiry cycle. Returns whether more keys are due.
 fn run_expiry_slice(housekeeping: &Housekeeping) -> bool {
     let (begun, now) = (time::nanos(), time::now());
     let more =
@@ -258,7 +258,7 @@ fn run_expiry_slice(housekeeping: &Housekeeping) -> bool {
     more
 }
 
-/// Keys must be deleted within 100 ms after they expire, even with a low `hz`.
+/// Returns the time between expiry cycles. Keys must be deleted within 100 ms after they expire, even with a low `hz`.
 fn expire_period(hz: u32) -> Duration {
     Duration::from_micros(500_000 / u64::from(hz.max(1))).min(EXPIRE_PERIOD)
 }
@@ -277,7 +277,7 @@ pub(crate) async fn free_deleted_values(engine: Arc<Engine>) {
     }
 }
 
-/// Updates the age of a share of the keys before their clocks wrap around.
+/// Updates the stored access times of a share of the keys before these short clocks wrap around.
 fn age_keys(engine: &Engine, step: usize) {
     let (now, lfu) = (time::now(), engine.settings.lfu());
     engine.keyspace.age_usage_step(step, &mut |usage| match lfu {
@@ -315,7 +315,7 @@ fn close_slow_clients(limits: &ClientLimits, clients: &[Arc<Client>], now: Milli
     }
 }
 
-/// Monitors memory usage: its peak and its limits.
+/// Records the peak of memory usage and enforces the memory limits.
 pub(crate) async fn monitor_memory(housekeeping: Arc<Housekeeping>) {
     loop {
         // An idle server's memory changes little, and querying the allocator takes time.
@@ -339,7 +339,7 @@ pub(crate) fn check_memory(housekeeping: &Housekeeping) {
     housekeeping.memory.record(heap + pool_used_bytes());
 }
 
-/// Evicts keys for a short time if memory exceeds the limit. Returns whether more must be evicted.
+/// Evicts keys for a short time if memory usage exceeds `maxmemory`. Returns whether more keys must be evicted.
 fn evict_keys(housekeeping: &Housekeeping) -> bool {
     let now = time::now();
     with_scratch(|scratch| housekeeping.engine.evict_if_over_limit(&mut scratch.worker, now))

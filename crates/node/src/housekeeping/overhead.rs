@@ -9,15 +9,15 @@ use super::Housekeeping;
 /// Memory used in addition to the data, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MemoryOverhead {
-    /// Memory used after startup.
+    /// Memory that was used when startup had finished.
     pub(crate) startup: usize,
     /// The replication backlog.
     pub(crate) backlog: usize,
-    /// Replica connections, including log bytes kept beyond the backlog.
+    /// Memory of replica connections, including log bytes kept beyond the backlog.
     pub(crate) replicas: usize,
     /// The part of `replicas` that does not count towards `maxmemory`.
     pub(crate) beyond_backlog: usize,
-    /// Other clients.
+    /// Memory of all clients that are not replicas.
     pub(crate) clients: usize,
 }
 
@@ -33,7 +33,7 @@ impl MemoryOverhead {
             Self { startup, backlog, beyond_backlog, replicas: beyond_backlog, ..Self::default() };
         for client in housekeeping.engine.clients.list() {
             match client.kind() {
-                // The output of a replica is in the log.
+                // Output for a replica is read directly from the log, so it is counted there.
                 ClientKind::Replica => {
                     overhead.replicas += client.memory_bytes() - client.output_bytes.load(Ordering::Relaxed);
                 }

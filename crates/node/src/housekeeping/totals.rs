@@ -1,7 +1,7 @@
 //! Server-wide counters: sums over all threads since the last CONFIG RESETSTAT.
 //!
-//! Only its own thread writes a counter, so a reset does not change it. It records the current sums, which are
-//! subtracted afterwards.
+//! A counter is written only by its own thread, so CONFIG RESETSTAT does not change the counters. It records the
+//! current sums, which are later subtracted.
 
 use std::collections::BTreeMap;
 use std::ops::Index;
@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 
 use crate::housekeeping::Housekeeping;
 
-/// A counter of the whole server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counter {
     Commands,
@@ -36,7 +35,7 @@ pub(crate) enum Counter {
 
 const COUNTER_COUNT: usize = Counter::EvictedClients as usize + 1;
 
-/// The counters of one command.
+/// The counters of one command, summed over all threads.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CommandTotals {
     pub(crate) calls: u64,
@@ -45,13 +44,13 @@ pub(crate) struct CommandTotals {
     pub(crate) failed: u64,
 }
 
-/// The sums at one moment, or a difference of two.
+/// The sums at one moment, or the difference between two moments.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StatisticsTotals {
     counters: [u64; COUNTER_COUNT],
-    /// Indexed by command number.
+    /// Indexed by the command's number in the command table.
     pub(crate) commands: Vec<CommandTotals>,
-    /// Counts by error code.
+    /// The number of error replies by error code, such as `WRONGTYPE`.
     pub(crate) errors: BTreeMap<String, u64>,
 }
 
@@ -143,7 +142,7 @@ impl Housekeeping {
         StatisticsTotals::sum_threads(&self.engine, &self.network).since_baseline(&self.baseline.0.lock())
     }
 
-    /// CONFIG RESETSTAT.
+    /// Restarts all counters at zero (CONFIG RESETSTAT).
     pub(crate) fn reset_totals(&self) {
         let mut now = StatisticsTotals::sum_threads(&self.engine, &self.network);
         // Workers forget their error codes, so that new ones can be counted.

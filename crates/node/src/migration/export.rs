@@ -25,21 +25,21 @@ use super::{Link, Migrations, credentials, next_wakeup, slots_of_command, topolo
 
 /// The maximum number of log bytes read at once.
 const CHUNK: usize = 64 * 1024;
-/// Writes may be paused once no more of the log than this remains, since it is sent within moments.
+/// Writes may be paused once the unsent part of the log is at most this long, since it can be sent within moments.
 const NEARLY_ALL: u64 = 64 * 1024;
 /// The maximum number of snapshot parts queued for sending.
 const PIECES_AHEAD: usize = 8;
 
-/// Shared with the thread that writes the snapshot.
+/// State shared with the thread that writes the snapshot.
 #[derive(Debug, Default)]
 struct SnapshotProgress {
-    /// Set to cancel the thread.
+    /// Tells the thread to stop.
     cancelled_flag: AtomicBool,
-    /// The number of keys written.
+    /// The number of keys written so far.
     keys: AtomicU64,
 }
 
-/// Progress of writing the snapshot.
+/// What the thread that writes the snapshot reports.
 #[derive(Debug)]
 enum SnapshotChunk {
     Failed,
@@ -50,7 +50,7 @@ enum SnapshotChunk {
 
 type Dialing = Pin<Box<dyn Future<Output = Result<Stream, String>> + Send>>;
 
-/// Runs the job to its end.
+/// Runs the export job to its end.
 pub(super) async fn run(migrations: Arc<Migrations>, name: JobName, order: SlotMove) {
     migrations.replication.log.begin_migration();
     let outcome = match topology(&migrations) {
@@ -71,7 +71,7 @@ pub(super) async fn run(migrations: Arc<Migrations>, name: JobName, order: SlotM
     migrations.end(&name, state, message);
 }
 
-/// What the job works with.
+/// An export job with the connection, log cursor and snapshot that it uses.
 struct Source<'a> {
     migrations: &'a Arc<Migrations>,
     job: ExportJob,
@@ -101,7 +101,7 @@ impl<'a> Source<'a> {
 
     fn config(&self) -> ExportConfig {
         let config = &self.migrations.config;
-        // -1 means no limit.
+        // A negative value (-1) means that there is no limit.
         let max_remaining = u64::try_from(config.get(keys::SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES));
         ExportConfig {
             connect_timeout: config.get(keys::CLUSTER_NODE_TIMEOUT),
@@ -120,7 +120,7 @@ impl<'a> Source<'a> {
             ExportDriver::new(time::instant(), self.job.clone(), self.config(), commands);
         let mut event = None;
         loop {
-            // No change of the topology is missed from here on.
+            // Registered before the topology is read, so that no change is missed.
             let rerouted = self.migrations.rerouted.notified();
             tokio::pin!(rerouted);
             rerouted.as_mut().enable();
@@ -162,7 +162,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Performs an action. Returns its result, or the end of the job.
+    /// Performs an action. Returns the resulting event, or the outcome if the job has ended.
     async fn perform(
         &mut self,
         action: ExportDriverAction,
@@ -185,7 +185,7 @@ impl<'a> Source<'a> {
         Ok(None)
     }
 
-    /// Shows the state of the job.
+    /// Records the job's state and progress for CLUSTER GETSLOTMIGRATIONS.
     fn note(&self, driver: &ExportDriver) {
         let name = &self.job.establish.name;
         if let Some(state) = driver.state_name() {
@@ -202,12 +202,12 @@ impl<'a> Source<'a> {
         Some(ExportDriverEvent::Topology { topology, is_replica: self.migrations.replication.is_replica() })
     }
 
-    /// Returns how much of the log remains to be read, once the snapshot is sent.
+    /// Returns how many bytes of the log remain to be read; `None` before the snapshot is sent.
     fn remaining(&self, driver: &ExportDriver) -> Option<ExportDriverEvent> {
         let cursor = self.cursor.filter(|_| driver.reads_log())?;
         let remaining = self.migrations.replication.log.lock().unread_bytes(cursor).ok()?;
         self.migrations.note(&self.job.establish.name, |job| job.progress.remaining = remaining);
-        // Checked again with the next acknowledgement at the latest.
+        // DEBUG prevents the pause. The remainder is checked again with the next acknowledgement at the latest.
         let is_prevented = self.migrations.engine.settings.prevent_migration_pause.load(Ordering::Relaxed);
         Some(ExportDriverEvent::Remaining(if is_prevented { u64::MAX } else { remaining }))
     }
@@ -249,7 +249,8 @@ impl<'a> Source<'a> {
             Some(SnapshotChunk::Bytes(bytes)) => ExportDriverEvent::SnapshotPart(bytes),
             Some(SnapshotChunk::End) => {
                 self.chunks = None;
-                // Keys may have been added or removed between the snapshot and the count.
+                // The number of keys may have changed between the snapshot and the count, so the number written is
+                // exact.
                 let keys = self.progress.keys.load(Ordering::Relaxed);
                 self.migrations.note(name, |job| job.progress.all_keys = Some(keys));
                 ExportDriverEvent::SnapshotEnd
@@ -287,13 +288,13 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// Sends bytes, or closes a connection that accepts nothing.
+    /// Sends bytes. Closes the connection if it accepts nothing within the timeout.
     async fn write(&mut self, bytes: &[u8]) -> Option<ExportDriverEvent> {
         let timeout = self.migrations.config.get(keys::REPL_TIMEOUT);
         Link::write(&mut self.link, bytes, timeout).await.then_some(ExportDriverEvent::Closed)
     }
 
-    /// Starts the thread that writes the snapshot, which is never blocked by a disk or a socket.
+    /// Starts a thread that writes the snapshot, so that this thread is never blocked by slot locks.
     fn start_snapshot(&mut self) -> Option<ExportDriverEvent> {
         let (pieces, chunks) = mpsc::channel(PIECES_AHEAD);
         let (migrations, slots, progress) =
@@ -308,7 +309,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Pauses writes to the slots. Each slot is locked once, so every earlier write is in the log afterwards.
+    /// Pauses writes to the slots. Each slot is locked once, so every earlier write is in the log when this returns.
     fn hold(&mut self) -> ExportDriverEvent {
         for slot in self.slots.iter() {
             if !self.held.hold(slot) {
@@ -318,7 +319,7 @@ impl<'a> Source<'a> {
         let pending = self.cursor.map(|cursor| self.migrations.replication.log.lock().unread_bytes(cursor));
         match pending {
             Some(Ok(unread)) => ExportDriverEvent::WritesHeld { unread },
-            // Reading the log reports the reason.
+            // The next read of the log reports why it cannot be read.
             Some(Err(_)) | None => ExportDriverEvent::WritesHeld { unread: u64::MAX },
         }
     }
@@ -333,7 +334,7 @@ impl Drop for Source<'_> {
     }
 }
 
-/// Slots whose writes are paused while this value exists.
+/// Slots with paused writes. The writes resume on drop.
 struct HeldSlots<'a> {
     migrations: &'a Migrations,
     slots: Vec<Slot>,
@@ -367,7 +368,7 @@ async fn next_chunk(chunks: &mut Option<mpsc::Receiver<SnapshotChunk>>) -> Optio
     }
 }
 
-/// Waits until the cursor has something to read; for ever if there is no cursor.
+/// Waits until the cursor has something to read, or for ever if there is no cursor.
 async fn log_grown(migrations: &Migrations, cursor: Option<CursorId>) {
     let Some(cursor) = cursor else { return pending().await };
     let log = &migrations.replication.log;
@@ -383,7 +384,7 @@ fn walk_slots(
     let durability = &migrations.durability;
     let cut = snapshot::take_snapshot(durability, |log| {
         migrations.replication.log.open(log);
-        // The next change selects its database.
+        // The next logged change must select its database again.
         log.reset_selected_db();
         let end = log.position().offset;
         log.add_own_cursor(end)
@@ -408,7 +409,7 @@ fn walk_slots(
     }
 }
 
-/// Queues the written parts.
+/// A writer that queues the written parts for sending.
 struct Pieces<'a>(&'a mpsc::Sender<SnapshotChunk>);
 
 impl Write for Pieces<'_> {

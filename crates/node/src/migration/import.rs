@@ -22,14 +22,14 @@ use tokio::sync::mpsc;
 
 use super::{Link, Migrations, READ_SIZE, next_wakeup, slots_of_command};
 
-/// The id of the session, which no client has.
+/// The client id of the session that executes received commands. No client has this id.
 const NO_CLIENT: u64 = 0;
-/// How long a claim waits until the replicas have the received data.
+/// How long a claim of the slots waits until the replicas have acknowledged the received data.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
-/// How often a claim checks whether DEBUG still prevents it.
+/// How often a delayed claim checks whether DEBUG still prevents it.
 const PREVENTED_PERIOD: Duration = Duration::from_millis(50);
 
-/// Runs the job to its end.
+/// Runs the import job to its end.
 pub(super) async fn run(
     migrations: Arc<Migrations>,
     import: Establish,
@@ -52,14 +52,14 @@ pub(super) async fn run(
     }
 }
 
-/// Ends an import on this node and its replicas: received keys become visible, or are deleted if the import failed.
+/// Ends an import on this node and its replicas. Received keys become visible, or are deleted if the import failed.
 pub(super) async fn drop_keys(migrations: &Migrations, import: &Establish, outcome: &Result<(), String>) {
     if outcome.is_err() {
         for slot in import.slots().iter() {
             loop {
                 match migrations.engine.delete_imported_keys(slot) {
                     RemainingKeys::None => break,
-                    // Other tasks run on this thread too.
+                    // Other migration jobs run on this thread too.
                     RemainingKeys::MaybeMore => tokio::task::yield_now().await,
                     RemainingKeys::Paused => migrations.pauses.wait_until_unpaused().await,
                 }
@@ -71,24 +71,24 @@ pub(super) async fn drop_keys(migrations: &Migrations, import: &Establish, outco
     migrations.replication.master_imports.record_end(&import.name, outcome.clone(), time::now());
 }
 
-/// What the job works with.
+/// An import job with the session and the connection that it uses.
 struct Target<'a> {
     migrations: &'a Arc<Migrations>,
     import: Establish,
     link: Option<Link>,
     session: Session,
-    /// The number of FLUSHALL and FLUSHDB when the import started.
+    /// How often FLUSHALL and FLUSHDB had run when the import started. A change fails the import.
     clears: u64,
 }
 
 impl<'a> Target<'a> {
-    /// Empties and hides the slots. Also returns the bytes that followed ESTABLISH.
+    /// Empties and hides the slots. Also returns the bytes that the source sent after ESTABLISH.
     async fn open(
         migrations: &'a Arc<Migrations>,
         import: &Establish,
         connection: DetachedConnection,
     ) -> io::Result<(Target<'a>, Vec<u8>)> {
-        // Keys left in these slots would be mistaken for received ones.
+        // Keys left in these slots would be mistaken for received keys.
         for slot in import.slots().iter() {
             loop {
                 match migrations.engine.delete_unowned_keys(slot) {
@@ -127,7 +127,7 @@ impl<'a> Target<'a> {
             ImportDriver::new(time::instant(), self.import.clone(), timeout, commands, received);
         let mut event = None;
         loop {
-            // No change of the topology is missed from here on.
+            // Registered before the topology is read, so that no change is missed.
             let rerouted = self.migrations.rerouted.notified();
             tokio::pin!(rerouted);
             rerouted.as_mut().enable();
@@ -160,7 +160,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Performs an action and returns its result.
+    /// Performs an action. Returns the resulting event, if any.
     async fn perform(&mut self, action: ImportDriverAction) -> Option<ImportDriverEvent> {
         match action {
             ImportDriverAction::Send(bytes) => self.write(&bytes).await,
@@ -198,7 +198,7 @@ impl<'a> Target<'a> {
                     job.heard = time::now();
                     job.progress.bytes += bytes.len() as u64;
                 });
-                // A full buffer means that the socket may have more.
+                // If the buffer was filled, the socket may have more bytes.
                 let more = bytes.len() >= READ_SIZE;
                 ImportDriverEvent::Received { bytes, more }
             }
@@ -209,7 +209,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// DEBUG SLOTMIGRATION PREVENT-FAILOVER: delays claiming the slots. After [`CLAIM_TIMEOUT`] the job fails.
+    /// Delays claiming the slots while DEBUG SLOTMIGRATION PREVENT-FAILOVER is set. After [`CLAIM_TIMEOUT`] the job
+    /// fails.
     async fn wait_while_prevented(&self) {
         let (began, settings) = (time::instant(), &self.migrations.engine.settings);
         while settings.prevent_migration_failover.load(Ordering::Relaxed)
@@ -219,14 +220,14 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Replaces the link by a new one of the source.
+    /// Replaces the broken connection by a new one of the source.
     async fn resume(&mut self, connection: DetachedConnection) -> Option<ImportDriverEvent> {
         self.link = Some(Link::new(Stream::open(connection.socket).ok()?));
         let closed = self.write(&connection.unsent).await;
         closed.or(Some(ImportDriverEvent::Resumed(connection.input)))
     }
 
-    /// Sends bytes, or closes a connection that accepts nothing.
+    /// Sends bytes. Closes the connection if it accepts nothing within the timeout.
     async fn write(&mut self, bytes: &[u8]) -> Option<ImportDriverEvent> {
         let timeout = self.migrations.config.get(keys::REPL_TIMEOUT);
         Link::write(&mut self.link, bytes, timeout).await.then_some(ImportDriverEvent::Closed)
@@ -245,7 +246,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Executes commands of the source. The error is that of the first command that failed.
+    /// Executes commands that the source sent. Returns the error of the first command that failed.
     async fn apply(&mut self, commands: &SourceCommands) -> Result<(), String> {
         let SourceCommands { bytes, batch } = commands;
         let (mut next, mut replies) = (0, Vec::new());
@@ -269,7 +270,7 @@ impl<'a> Target<'a> {
             replies.clear();
             next = after;
             match flow {
-                // A message, which the driver has decoded.
+                // The command is a message of the migration protocol, which the driver has decoded.
                 DispatchStatus::Node(_) => next += 1,
                 DispatchStatus::Paused => self.migrations.pauses.wait_for_end_after(ends).await,
                 // The session cannot use background workers (`Background::Unavailable`), so no command is deferred.
@@ -281,7 +282,7 @@ impl<'a> Target<'a> {
                 DispatchStatus::Close => return Err("it ends the connection".to_owned()),
             }
         }
-        // Other tasks run on this thread too.
+        // Other migration jobs run on this thread too.
         tokio::task::yield_now().await;
         Ok(())
     }

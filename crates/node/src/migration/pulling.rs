@@ -18,20 +18,20 @@ use tokio::sync::Notify;
 
 use super::{Migrations, Task, new_name, next_wakeup, topology};
 
-/// How long a source may take to reply.
+/// How long a source may take to reply to a request.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
-/// The maximum number of finished tasks that are kept.
+/// The maximum number of finished tasks that are kept for STATUS.
 const MOST_ENDED: usize = 100;
 /// The maximum length of a reply in bytes.
 const MOST_ANSWERED: usize = 64 * 1024;
 
-/// A task of CLUSTER MIGRATION as STATUS shows it. Times are 0 if not known.
+/// A task of CLUSTER MIGRATION as STATUS shows it. Unknown times are 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PullTask {
     pub(crate) id: JobName,
-    /// For example `0-10 20-22`.
+    /// Slot ranges, such as `0-10 20-22`.
     pub(crate) slots: String,
-    /// The source and target; unknown on a replica.
+    /// The source and the target node; `None` on a replica, which does not know them.
     pub(crate) ends: Option<(NodeId, NodeId)>,
     pub(crate) is_import: bool,
     pub(crate) state: &'static str,
@@ -72,24 +72,23 @@ impl PullTask {
     }
 }
 
-/// A request for slots.
+/// A request for slots that another node serves.
 #[derive(Debug)]
 struct SlotRequest {
     shown: PullTask,
     order: SlotMove,
     source: NodeId,
-    /// The last job that the source has started for it.
+    /// The last job that the source has started for this request.
     job: Option<JobName>,
     cancelled: Arc<Notify>,
     is_over: bool,
 }
 
-/// All requests by name.
 #[derive(Debug, Default)]
 pub(super) struct PullRequests(BTreeMap<JobName, SlotRequest>);
 
 impl PullRequests {
-    /// Handles a job announced by a source, which may belong to a request.
+    /// Handles a job announced by a source. The job may belong to one of the requests.
     pub(super) fn on_named(&mut self, import: &Establish) {
         let slots = import.slots();
         let is_for = |slot_request: &&mut SlotRequest| {
@@ -102,12 +101,12 @@ impl PullRequests {
         }
     }
 
-    /// Returns the running requests.
+    /// Returns the requests that are not over.
     fn active(&self) -> impl Iterator<Item = &SlotRequest> {
         self.0.values().filter(|slot_request| !slot_request.is_over)
     }
 
-    /// Adds a request, and removes the oldest finished ones.
+    /// Adds a request, and removes the oldest finished requests beyond the maximum.
     fn add(&mut self, slot_request: SlotRequest) {
         self.0.insert(slot_request.shown.id, slot_request);
         let mut ended: Vec<(Millis, JobName)> = self
@@ -124,8 +123,8 @@ impl PullRequests {
 }
 
 impl Migrations {
-    /// Requests these slots from the node that serves them, and returns the name of the task. The error is a complete
-    /// reply text in Redis's words.
+    /// Requests these slots from the node that serves them. Returns the name of the task, or a complete reply text in
+    /// Redis's words.
     pub(crate) fn pull(&self, ranges: Vec<(Slot, Slot)>) -> Result<JobName, String> {
         let topology = topology(self).map_err(|_| "ERR slot migration not allowed on replica.".to_owned())?;
         if !topology.importing().is_empty() || !topology.migrating().is_empty() {
@@ -137,7 +136,7 @@ impl Migrations {
             return Err("ERR this node is already the owner of the slot range".to_owned());
         }
         let mut pulls = self.pulls.lock();
-        // A request that waits for a retry does not block a new one.
+        // A task that waits for its next retry does not block a new request for the same slots.
         let waits = |slot_request: &SlotRequest| {
             slot_request.job.is_none() && !slot_request.shown.last_error.is_empty()
         };
@@ -150,12 +149,12 @@ impl Migrations {
         let job = Job::new((id, JobDirection::Import), order.ranges.clone(), ends, "connecting", now);
         let (shown, cancelled) = (PullTask::of_job(&job), Arc::default());
         pulls.add(SlotRequest { shown, order, source, job: None, cancelled, is_over: false });
-        // While the server stops, no migration starts.
+        // A send error means that the server is stopping, so no migration starts.
         let _ = self.tasks.send(Task::Pull(id));
         Ok(id)
     }
 
-    /// Cancels the named task, or all. Returns the number of running tasks that were cancelled.
+    /// Cancels the named task, or all tasks without a name. Returns the number of running tasks that were cancelled.
     pub(crate) fn cancel_pulls(&self, name: Option<JobName>) -> usize {
         let pulls = self.pulls.lock();
         let is_meant = |id: JobName| name.is_none_or(|name| name == id);
@@ -167,7 +166,7 @@ impl Migrations {
         slot_requests.len() + self.cancel_jobs(|job| is_meant(job.name) && !of_demands.contains(&job.name))
     }
 
-    /// Returns all known tasks, newest first, or the named one.
+    /// Returns the named task, or all tasks without a name, newest first.
     pub(crate) fn pulled(&self, name: Option<JobName>) -> Vec<PullTask> {
         let (pulls, jobs) = (self.pulls.lock(), self.jobs.lock());
         let task_of = |slot_request: &SlotRequest| {
@@ -193,7 +192,7 @@ impl Migrations {
     }
 }
 
-/// Returns the node that serves all of these slots.
+/// Returns the node that serves all of these slots. The error is a complete reply text.
 fn owner_of(topology: &Topology, slots: &SlotSet) -> Result<NodeId, String> {
     let mut source = None;
     for slot in slots.iter() {
@@ -205,7 +204,7 @@ fn owner_of(topology: &Topology, slots: &SlotSet) -> Result<NodeId, String> {
     source.ok_or_else(|| "ERR Invalid or out of range slot".to_owned())
 }
 
-/// Runs a request to its end.
+/// Runs a request to its end, with retries.
 pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
     let found = |slot_request: &SlotRequest| {
         (slot_request.order.clone(), slot_request.source, slot_request.cancelled.clone())
@@ -214,7 +213,7 @@ pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
     let (mut pull, mut inputs, mut actions) = (Pull::new(), Vec::new(), vec![PullAction::Ask]);
     let mut watched = None;
     loop {
-        // No change is missed from here on.
+        // Registered before the jobs are checked, so that no change is missed.
         let changed = migrations.changed.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
@@ -249,7 +248,7 @@ pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
     }
 }
 
-/// Returns changes of the job since the last call; `watched` is the running job.
+/// Returns what has changed about the request's job since the last call. `watched` is the running job.
 fn look(
     migrations: &Migrations,
     id: &JobName,
@@ -294,7 +293,7 @@ fn end(migrations: &Migrations, id: &JobName, pull: &Pull, outcome: PullOutcome)
     tracing::info!("Import task {id} {state} {why}");
 }
 
-/// Asks the source to start a job. Valkey is asked like an operator would, and chooses the job's name itself.
+/// Asks the source to start a job. A Valkey node gets an operator's command and chooses the job's name itself.
 async fn ask(migrations: &Migrations, id: &JobName, order: &SlotMove, source: NodeId) -> Result<(), String> {
     let dialer = Dialer::with_link_tls(&migrations.config, &migrations.network.tls, keys::TLS_CLUSTER);
     let tls = migrations.config.get(keys::TLS_CLUSTER);
@@ -334,7 +333,7 @@ async fn ask(migrations: &Migrations, id: &JobName, order: &SlotMove, source: No
     }
 }
 
-/// Encodes CLUSTER MIGRATESLOTS.
+/// Encodes CLUSTER MIGRATESLOTS as an operator would send it.
 fn order_of_operator(order: &SlotMove) -> Vec<u8> {
     let slots = order.ranges.iter().flat_map(|(first, last)| [first.to_string(), last.to_string()]);
     let head = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE"].map(str::to_owned).into_iter();

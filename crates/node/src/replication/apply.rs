@@ -1,4 +1,4 @@
-//! Applies the master's stream ([`IncomingStream`]): executes its commands with the master's rights, and logs their
+//! Applies the master's stream ([`IncomingStream`]): executes the commands with the master's rights, and logs their
 //! bytes under the same lock.
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use resp::{Args, ProtocolError};
 
 use super::Replication;
 
-/// The id of the stream's session. No client has it, since that client would count as the author of the master's
-/// changes.
+/// The client id of the stream's session. A real client must not have this id, since it would count as the author of
+/// the master's changes.
 const STREAM_SESSION_ID: u64 = 0;
 
 /// The result of applying a batch of the stream.
@@ -21,13 +21,12 @@ const STREAM_SESSION_ID: u64 = 0;
 pub(super) struct AppliedBatch {
     /// The number of bytes of complete commands.
     pub(super) byte_count: u64,
-    /// The number of commands.
     pub(super) command_count: usize,
     /// Whether the master requested an acknowledgement.
     pub(super) ack_wanted: bool,
 }
 
-/// Why a batch was not applied, or only in part.
+/// Why a batch was not applied or was applied only in part.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApplyError {
     #[error("{0}")]
@@ -36,7 +35,6 @@ pub(super) enum ApplyError {
     StreamEnded(#[from] StreamSuperseded),
 }
 
-/// Applies the stream of one master.
 #[derive(Debug)]
 pub(super) struct StreamApplier {
     replication: Arc<Replication>,
@@ -52,8 +50,8 @@ impl StreamApplier {
         Self { replication, stream, session, incoming: IncomingStream::default() }
     }
 
-    /// Prepares for a new connection. After a reconnect the stream continues at a command boundary, outside of a
-    /// transaction; the selected database stays.
+    /// Prepares for a new connection. After a reconnect the stream continues at a command boundary outside of a
+    /// transaction, with the same selected database.
     pub(super) fn on_reconnect(&mut self, link: ConnectionInfo) {
         self.reset_parser();
         self.session.show_as(link);
@@ -64,14 +62,14 @@ impl StreamApplier {
         self.replication.engine.discard_transaction(&mut self.session);
     }
 
-    /// Prepares for the stream after a snapshot, which starts in the database that the snapshot names.
+    /// Prepares for the stream that follows a snapshot. The snapshot names the database in which the stream starts.
     pub(super) fn start_after_snapshot(&mut self) {
         self.reset_parser();
         self.session.select(self.replication.applied_stream.selected_db());
     }
 
-    /// Applies received bytes unless the stream is superseded. That is checked under the lock that covers both the
-    /// effects and the log.
+    /// Applies received bytes unless another stream has replaced this one. The check is made under the lock that covers
+    /// both the effects and the log.
     pub(super) fn apply(&mut self, bytes: Vec<u8>) -> Result<AppliedBatch, ApplyError> {
         let piece = self.incoming.add_bytes(bytes);
         let mut applied = AppliedBatch { command_count: piece.batch.len(), ..AppliedBatch::default() };
@@ -125,7 +123,7 @@ impl StreamApplier {
         }
     }
 
-    /// Carries out a command that is not for the engine.
+    /// Executes a command that is not meant for the engine, such as REPLCONF GETACK.
     fn run_control(&self, args: Args<'_>, applied: &mut AppliedBatch) {
         let Replication { engine, cluster_stream, .. } = &*self.replication;
         match ControlCommand::decode(args) {
@@ -143,7 +141,7 @@ impl StreamApplier {
     }
 }
 
-/// Logs that a command failed. Returns whether the data is the master's nevertheless.
+/// Logs that a command failed. Returns whether the data still equals the master's.
 fn log_failure(failure: &CommandFailure, name: &str) -> bool {
     let error = failure.error.escape_debug();
     if failure.is_harmless {
@@ -196,7 +194,7 @@ mod tests {
         assert!(!out.starts_with(b"-"), "{line}: {}", out.escape_ascii());
     }
 
-    /// A node without sockets.
+    /// Creates a replicating node without sockets.
     fn test_node() -> (Arc<Engine>, Arc<Replication>, Arc<SharedLog>) {
         let config = Arc::new(Config::default());
         let log = SharedLog::new(1 << 20);
@@ -245,7 +243,8 @@ mod tests {
         assert_eq!(lines, expected);
     }
 
-    /// An attacker who made a replica follow a rogue server could create users there and disconnect all clients.
+    /// Regression test: an attacker who made a replica follow a rogue server could create users there and disconnect
+    /// all clients.
     #[test]
     fn administrative_commands_in_the_stream_are_skipped() {
         let (engine, replication, log) = test_node();

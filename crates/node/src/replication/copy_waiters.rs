@@ -1,4 +1,4 @@
-//! Waiting for copies of the log, for WAIT, WAITAOF, SHUTDOWN and slot migration.
+//! Waits for copies of the replication log, for WAIT, WAITAOF, SHUTDOWN and slot migration.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::sync::oneshot;
 
 use super::{Replication, ReplicationEvent};
 
-/// The result of a wait that was not given up.
+/// The number of copies when a wait ended. Fails if the append-only file is required and was switched off.
 pub(crate) type CopiesResult = Result<CopyCount, AppendOnlyOff>;
 
-/// Identifies a waiter, to remove it when it gives up.
+/// Identifies a waiter, so that it can be removed when it gives up.
 pub(crate) type WaiterToken = u64;
 
-/// The waiters, each with a channel for the result.
+/// All waiters, each with a channel for its result.
 #[derive(Debug, Default)]
 pub(super) struct CopyWaiters {
     waiters: Waiters<WaiterToken>,
@@ -23,16 +23,16 @@ pub(super) struct CopyWaiters {
     next_token: WaiterToken,
 }
 
-/// The result of asking for copies of the log.
+/// Whether there were enough copies when the wait started.
 #[derive(Debug)]
 pub(crate) enum WaitStart {
     Finished(CopiesResult),
-    /// There are too few copies yet: the token and the channel for the result.
+    /// There are too few copies yet. Contains the waiter's token and the channel for the result.
     Waiting(WaiterToken, oneshot::Receiver<CopiesResult>),
 }
 
 impl Replication {
-    /// Counts the copies of the log before `offset`.
+    /// Counts the copies that the log has before `offset`.
     pub(crate) fn count_copies(&self, offset: ReplOffset, required: RequiredCopies) -> CopiesResult {
         self.log_progress().count_copies(offset, required)
     }
@@ -91,14 +91,13 @@ impl Replication {
         }
     }
 
-    /// Removes a waiter that gave up.
     pub(crate) fn remove_waiter(&self, token: WaiterToken, offset: ReplOffset) {
         let mut waiting = self.copy_waiters.lock();
         waiting.waiters.remove(token, offset);
         waiting.result_senders.remove(&token);
     }
 
-    /// Returns whether a waiter requires the disk of this node.
+    /// Returns whether a waiter requires the log to be on the disk of this node.
     pub(super) fn has_disk_waiter(&self) -> bool {
         self.copy_waiters.lock().waiters.needs_disk()
     }
@@ -111,7 +110,7 @@ impl Replication {
         }
         for (token, copies) in waiting.waiters.release(&self.log_progress()) {
             if let Some(wake) = waiting.result_senders.remove(&token) {
-                // The client of a waiter may have disconnected.
+                // A send error means that the waiter's client has disconnected.
                 let _ = wake.send(copies);
             }
         }

@@ -1,5 +1,5 @@
 //! Runs [`replication::EmptyMaster`]: records the replicas of a master that sentinels watch, and makes a master that
-//! restarted without its data wait.
+//! restarted without its data wait until a replica is promoted.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use replication::{EmptyMaster, RecordedReplicas, ReplicaRecorder};
 use super::Replication;
 
 impl Replication {
-    /// Called after startup: a master that had replicas and has no keys waits until one of them is promoted.
+    /// Called after startup. A master that had replicas and now has no keys waits until one of them is promoted.
     pub(crate) fn wait_if_empty(&self) {
         let timeout = empty_master_timeout(&self.config);
         let keyspace = &self.engine.keyspace;
@@ -39,7 +39,7 @@ impl Replication {
         self.update_gates();
     }
 
-    /// Serves clients even without data, as an operator or a sentinel has ordered.
+    /// Ends the wait and serves clients without data, because an operator or a sentinel has ordered that.
     pub(crate) fn serve_empty(&self) {
         self.was_promoted.store(true, Ordering::Relaxed);
         if self.stop_waiting_empty() {
@@ -48,7 +48,7 @@ impl Replication {
         }
     }
 
-    /// Ends the wait and returns whether there was one. The caller publishes the role.
+    /// Ends the wait. Returns false if this master was not waiting. The caller publishes the role.
     pub(super) fn stop_waiting_empty(&self) -> bool {
         let was = self.empty_master.lock().take().is_some();
         if was {
@@ -82,8 +82,8 @@ impl Replication {
         }
     }
 
-    /// Returns the replicas of this server if it is a master watched by sentinels now, or `was_watched` before its
-    /// start.
+    /// Returns the replicas to record; `None` for a replica, in cluster mode, and if no sentinel watches this server. `was_watched`
+    /// tells whether sentinels watched it before its restart.
     fn recorded_replicas(&self, was_watched: bool) -> Option<Vec<(String, u16)>> {
         let watched = was_watched || self.engine.settings.sentinel.hello_seen.load(Ordering::Relaxed);
         if !watched || self.engine.topology.is_some() || self.is_replica() {
@@ -141,14 +141,14 @@ fn empty_master_timeout(config: &Config) -> Duration {
     config.get(keys::EMPTY_MASTER_TIMEOUT)
 }
 
-/// The file name contains the port, since several servers may share a directory.
+/// Returns the path of the recorded replica list. It contains the port, since several servers may share a directory.
 fn record_path(config: &Config) -> PathBuf {
     let ports = [keys::PORT, keys::TLS_PORT].map(|key| config.get(key));
     let port = ports.into_iter().find(|port| *port != 0).unwrap_or(0);
     format!("followers-{port}.conf").into()
 }
 
-/// Writes the file and syncs it to disk, or removes it.
+/// Writes and syncs the replica list file, or removes it if `text` is `None`.
 fn store_record(path: &Path, text: Option<&str>) -> std::io::Result<()> {
     match text {
         Some(text) => {

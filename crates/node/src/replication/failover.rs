@@ -1,7 +1,7 @@
 //! FAILOVER: performs the actions of [`replication::Handover`].
 //!
-//! One task performs the actions in order and reports the results to the state machine. It exists only while a failover
-//! is running.
+//! One task performs the actions in order and reports the results to the state machine. The task exists only while a
+//! failover is running.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 
 use crate::replication::{LinkStatus, Replication};
 
-/// The running failover, if any, and what it needs.
+/// The state of the running failover, if any, and the components that its actions use.
 #[derive(Debug)]
 pub(crate) struct Failover {
     engine: Arc<Engine>,
@@ -88,7 +88,7 @@ impl Failover {
         }
     }
 
-    /// Returns the state for INFO.
+    /// Returns the failover state as INFO shows it.
     pub(crate) fn state_name(&self) -> &'static str {
         self.progress.lock().machine.state_name()
     }
@@ -115,7 +115,7 @@ impl Failover {
         match action {
             HandoverAction::HoldWrites(_) => {
                 tracing::info!("FAILOVER requested.");
-                // Every command admitted before has been logged once each slot was locked.
+                // Each slot is locked once, so that every command admitted before the pause has been logged.
                 self.engine.wait_for_admitted_commands();
                 self.process_event(HandoverEvent::WritesHeld);
             }
@@ -139,12 +139,11 @@ impl Failover {
         }
     }
 
-    /// Returns the next action, if there is one.
     fn next_action(&self) -> Option<HandoverAction> {
         self.progress.lock().pending_actions.pop_front()
     }
 
-    /// Returns whether the task has nothing left to do and ends. The next command starts a new one.
+    /// Returns whether no actions are left, in which case the task ends. The next command starts a new task.
     fn has_no_actions(&self) -> bool {
         let mut steps = self.progress.lock();
         let is_finished = steps.pending_actions.is_empty() && !steps.machine.is_in_progress();
@@ -163,7 +162,7 @@ pub(crate) fn start_failover(failover: &Arc<Failover>, command: HandoverCommand)
     let mut steps = failover.progress.lock();
     let ordered = steps.machine.handle_command(time::instant(), command, &situation, &mut actions);
     ordered.map_err(|refusal| refusal.to_string())?;
-    // Performed before the reply, as in Valkey, so that a write sent after the reply waits.
+    // The first actions are performed before the reply, as in Valkey, so that a write sent after the reply waits.
     for action in &actions {
         if let HandoverAction::HoldWrites(longest) = action {
             failover.pauses.pause_for_failover(*longest);

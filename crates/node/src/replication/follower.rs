@@ -25,26 +25,26 @@ use super::snapshot_receiver::{LoadOutcome, ReceiveError, SnapshotReceiver};
 /// The maximum number of stream bytes read at once.
 const READ_SIZE: usize = 64 * 1024;
 
-/// How often a paused stream checks whether the pause is over.
+/// How often a paused stream checks whether CLIENT PAUSE has ended.
 const PAUSE_CHECK_PERIOD: Duration = Duration::from_millis(20);
 const MAX_PAUSED_BYTES: usize = 16 << 20;
 
-/// Follows the master of this stream until the task is aborted, which is safe wherever it waits.
+/// Follows the master of `stream` until the task is aborted, which is safe at every await point.
 pub(super) async fn run_follower(
     replication: Arc<Replication>,
     durability: Arc<Durability>,
     stream: StreamEpoch,
 ) {
-    // The role has changed again: this task is about to be aborted.
+    // The role has changed again, so this task is about to be aborted.
     let Some(master) = replication.master_of_stream(stream) else { return };
     tracing::info!("Connecting to PRIMARY {}:{}", master.host, master.port);
-    // Waits for a load started by an earlier master's follower, which determines what the data is.
+    // An earlier follower may still be loading a snapshot. Wait, because the load decides what the data is.
     let loading = replication.snapshot_load_lock.clone();
     drop(loading.lock().await);
-    // After this, every write admitted as a master is in the log.
+    // Every write that was admitted while this node was a master is in the log after this call.
     replication.engine.wait_for_admitted_commands();
     if !replication.is_handing_over() {
-        // Blocked clients are only disconnected once a failover has succeeded.
+        // During a handover, blocked clients are only disconnected once the handover has succeeded.
         replication.engine.unblock_all();
     }
     let applier = StreamApplier::new(replication.clone(), stream);
@@ -66,7 +66,7 @@ pub(super) async fn run_follower(
     loop {
         while let Some(input) = inputs.pop() {
             let Some(came) = follower.process_event(input).await else { return };
-            // The stack returns the last event first.
+            // `inputs` is a stack, so events are pushed in reverse order.
             inputs.extend(came.into_iter().rev().map(ReplicaDriverEvent::Link));
         }
         let applied = follower.apply_unpaused();
@@ -77,7 +77,7 @@ pub(super) async fn run_follower(
     }
 }
 
-/// The part of the stream received while CLIENT PAUSE is active, which also pauses the master's writes.
+/// The part of the stream received while CLIENT PAUSE is active. The pause also delays the master's writes.
 #[derive(Default)]
 struct PausedStream {
     batches: VecDeque<Vec<u8>>,
@@ -93,14 +93,14 @@ struct Follower {
     link: Option<MasterLink>,
     /// The connection that transfers the snapshot, for dual-channel replication.
     rdb_link: Option<MasterLink>,
-    /// The destination of the snapshot.
+    /// Receives the snapshot during a full synchronization.
     receiver: Option<SnapshotReceiver>,
-    /// A complete snapshot that is being loaded on a helper thread.
+    /// The helper thread that loads a complete snapshot.
     running_load: Option<JoinHandle<LoadOutcome>>,
     paused_stream: PausedStream,
 }
 
-/// The connection to the master, which is listed in CLIENT LIST while it exists.
+/// The connection to the master. It is listed in CLIENT LIST while it exists.
 struct MasterLink {
     engine: Arc<Engine>,
     stream: Stream,
@@ -113,7 +113,7 @@ impl MasterLink {
         Ok(Self { engine: engine.clone(), stream, registration: seen })
     }
 
-    /// Reads available bytes; `None` if the connection is closed.
+    /// Reads available bytes. Returns `None` if the connection is closed.
     async fn read_available(&mut self) -> Option<Vec<u8>> {
         let mut bytes = Vec::with_capacity(READ_SIZE);
         tokio::select! {
@@ -132,12 +132,12 @@ impl MasterLink {
     }
 }
 
-/// Returns whether the master's error reports a wrong password, rather than a missing one.
+/// Returns whether the master's error reports a wrong password rather than a missing one.
 fn is_wrong_password_error(text: &str) -> bool {
     ["WRONGPASS", "ERR AUTH", "ERR invalid password"].iter().any(|beginning| text.starts_with(beginning))
 }
 
-/// Reads from a connection; waits for ever if there is none or it must not be read now.
+/// Reads from a connection. Waits for ever if there is none or `is_allowed` is false.
 async fn read_if_allowed(link: &mut Option<MasterLink>, is_allowed: bool) -> Option<Vec<u8>> {
     match link {
         Some(link) if is_allowed => link.read_available().await,
@@ -149,7 +149,7 @@ async fn read_if_allowed(link: &mut Option<MasterLink>, is_allowed: bool) -> Opt
     }
 }
 
-/// Waits until the snapshot is loaded; for ever if none is being loaded.
+/// Waits until the snapshot is loaded, or for ever if no load is running.
 async fn wait_for_load(loading: &mut Option<JoinHandle<LoadOutcome>>) -> ReplicaEvent {
     let Some(running) = loading else { return std::future::pending().await };
     let outcome = running.await.unwrap_or(LoadOutcome::DataLost);
@@ -161,7 +161,7 @@ async fn wait_for_load(loading: &mut Option<JoinHandle<LoadOutcome>>) -> Replica
     }
 }
 
-/// Returns whether the disk fails and the replica must not continue without it (`replica-ignore-disk-write-errors no`).
+/// Returns whether writes to disk fail and the replica must therefore stop (`replica-ignore-disk-write-errors no`).
 fn is_disk_failing(replication: &Replication) -> bool {
     let failed = NodeFlags::MISCONF.union(NodeFlags::AOF_FAILED);
     replication.engine.settings.node_flags().intersects(failed)
@@ -175,9 +175,8 @@ impl Drop for MasterLink {
 }
 
 impl Follower {
-    /// Waits for the next event.
     async fn next_event(&mut self) -> ReplicaEvent {
-        // The stream stops while the disk cannot be written.
+        // While the disk cannot be written, the stream is not read.
         let (replication, stream) = (self.replication.clone(), self.stream);
         let log = &replication.log;
         let applies = || log.lock().authority().accepts_stream(stream).then_some(());
@@ -218,7 +217,7 @@ impl Follower {
                 }
             }),
             () = tokio::time::sleep(wait) => ReplicaEvent::Deadline,
-            // The deadline may have changed.
+            // A changed setting may have moved the deadline.
             () = replication.link_config_changed.notified() => ReplicaEvent::Deadline,
         }
     }
@@ -249,7 +248,6 @@ impl Follower {
         self.replication.tick.notify_input();
     }
 
-    /// Closes the connections to the master.
     fn close_links(&mut self) -> ReplicaEvent {
         (self.link, self.rdb_link) = (None, None);
         self.receiver = None;
@@ -257,11 +255,11 @@ impl Follower {
         ReplicaEvent::Closed
     }
 
-    /// Passes an event to the driver and performs its actions. Returns the events that result; `None` if the stream is
-    /// superseded.
+    /// Passes an event to the driver and performs the resulting actions. Returns the events that result from them;
+    /// `None` if another stream has replaced this one.
     async fn process_event(&mut self, input: ReplicaDriverEvent) -> Option<Vec<ReplicaEvent>> {
         if input == ReplicaDriverEvent::Link(ReplicaEvent::Closed) {
-            // Tells the loader that no more bytes will come.
+            // Dropping the receiver tells the loader that no more bytes will come.
             self.receiver = None;
         }
         let mut orders = Vec::new();
@@ -274,7 +272,7 @@ impl Follower {
         };
         if held > 0 {
             self.replication.stats.peak_buffered_bytes.fetch_max(held, Ordering::Relaxed);
-            // Many batches may be applied in a row, and this thread also serves replicas.
+            // This thread also serves replicas, so it yields between batches.
             tokio::task::yield_now().await;
         }
         let mut inputs = Vec::new();
@@ -330,7 +328,8 @@ impl Follower {
         }
     }
 
-    /// Logs why the link is closed, in Valkey's words where the master refused, since operators search for them.
+    /// Logs why the link is closed. If the master refused this node, the text is Valkey's, because operators search for
+    /// it.
     fn log_link_error(&self, reason: &LinkError) {
         match reason {
             LinkError::Refused(text) if is_wrong_password_error(text) => {
@@ -345,7 +344,7 @@ impl Follower {
         tracing::warn!("Leaving the master {}:{}: {reason}", self.master.host, self.master.port);
     }
 
-    /// Returns Valkey's log message for a timeout of the master.
+    /// Returns Valkey's log message for a timeout in the current phase.
     fn timeout_message(&self) -> &'static str {
         match (&self.link, &self.receiver) {
             (None, _) => "Timeout connecting to the PRIMARY...",
@@ -376,7 +375,7 @@ impl Follower {
         }
     }
 
-    /// Logs the position from which the stream is requested.
+    /// Logs from which position the stream is requested.
     fn log_sync_request(&self) {
         let log = self.replication.log.lock();
         if log.is_open() {
@@ -478,7 +477,7 @@ impl Follower {
         Some(self.close_links())
     }
 
-    /// Replaces the data by the snapshot, on a helper thread.
+    /// Starts a helper thread that replaces the data by the received snapshot.
     async fn load_snapshot(&mut self, position: Position) -> Option<ReplicaEvent> {
         let Some(intake) = self.receiver.take() else { return Some(ReplicaEvent::LoadRejected) };
         match intake.finish(&self.replication, &self.durability, position).await {
@@ -497,7 +496,7 @@ impl Follower {
             && engine.pauses.is_active(PausePurpose::Client, process::time::now())
     }
 
-    /// Applies the next batch that was held by a pause, once the pause is over.
+    /// Applies the next batch that was received during a pause, once the pause is over.
     fn apply_unpaused(&mut self) -> Vec<ReplicaEvent> {
         if self.paused_stream.batches.is_empty() || self.is_paused() {
             return Vec::new();

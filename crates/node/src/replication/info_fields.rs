@@ -11,7 +11,7 @@ use resp::Writer;
 use super::Replication;
 use super::failover::Failover;
 
-/// ROLE.
+/// Replies to ROLE: the role and the offset, with the replicas of a master or the master of a replica.
 pub(crate) fn write_role(replication: &Replication, reply: &mut Writer<'_>) {
     let offset = replication.current_offset();
     if let Some((master, machine)) = replication.role.lock().followed_master() {
@@ -40,7 +40,6 @@ pub(crate) fn write_role(replication: &Replication, reply: &mut Writer<'_>) {
     }
 }
 
-/// Writes the Replication section of INFO.
 pub(crate) fn write_replication_info(replication: &Replication, failover: &Failover, text: &mut String) {
     let offset = replication.current_offset().0;
     let reach = replication.failover_offset().0;
@@ -57,7 +56,7 @@ pub(crate) fn write_replication_info(replication: &Replication, failover: &Failo
                 text,
             );
             let unapplied = replication.unapplied_commands();
-            // Sentinels never promote a replica with priority 0.
+            // Sentinels never promote a replica with priority 0, and this replica's data differs from its master's.
             let priority = if unapplied > 0 { 0 } else { replication.config.get(keys::REPLICA_PRIORITY) };
             write_field(text, "slave_priority", priority);
             if unapplied > 0 {
@@ -82,7 +81,7 @@ pub(crate) fn write_replication_info(replication: &Replication, failover: &Failo
     write_field(text, "repl_backlog_histlen", len);
 }
 
-/// Writes the fields about the link to the master.
+/// Writes the fields about the link to the master. `offset` is what this replica has applied.
 fn write_master_link(replica: &Replica, offset: u64, peak_buffered: u64, text: &mut String) {
     let now = process::time::instant();
     let up = replica.link_state() == LinkState::Connected;
@@ -108,7 +107,7 @@ fn write_master_link(replica: &Replica, offset: u64, peak_buffered: u64, text: &
     }
 }
 
-/// Writes the fields about the replicas.
+/// Writes one field for each connected replica.
 fn write_replicas(replication: &Replication, text: &mut String) {
     let now = process::time::instant();
     let addresses = replication.replica_addresses.lock();

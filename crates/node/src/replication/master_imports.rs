@@ -1,18 +1,18 @@
-//! The imports of a master as its replica lists them in CLUSTER GETSLOTMIGRATIONS.
+//! The master's running and finished slot imports, which a replica lists in CLUSTER GETSLOTMIGRATIONS.
 
 use clock::Millis;
 use migration::{Establish, Finish, Job, JobDirection, JobName, Jobs, SyncSlots};
 use parking_lot::Mutex;
 
-/// The imports of this replica's master.
+/// The slot imports of this replica's master, as learnt from the stream.
 #[derive(Debug, Default)]
 pub(crate) struct MasterImports(Mutex<Jobs>);
 
 impl MasterImports {
-    /// Records a command of the stream that starts or ends an import; at most `max` finished imports are kept.
+    /// Records a command of the stream that starts or ends an import. At most `max` finished imports are kept.
     pub(super) fn record_change(&self, command: SyncSlots, now: Millis, max: usize) {
         match command {
-            // Every snapshot repeats the running imports.
+            // Every snapshot repeats the running imports, so this import may be known already.
             SyncSlots::Establish(import) if self.0.lock().active_mut(&import.name).is_some() => {}
             SyncSlots::Establish(Establish { name, ranges, .. }) => self
                 .0
@@ -42,12 +42,11 @@ impl MasterImports {
         self.0.lock().trim(max);
     }
 
-    /// Removes all imports: the stream of a new master names its own.
+    /// Removes all imports, because the stream of a new master announces its own.
     pub(super) fn clear(&self) {
         self.0.lock().drop_active();
     }
 
-    /// Returns all known imports, newest first.
     pub(crate) fn list(&self) -> Vec<Job> {
         self.0.lock().iter().cloned().collect()
     }

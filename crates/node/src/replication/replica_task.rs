@@ -1,4 +1,4 @@
-//! The connection of a replica: reads its acknowledgements and sends the snapshot and the stream.
+//! The tasks of a replica's connection: one reads its acknowledgements, one sends the snapshot and the stream.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,8 +21,8 @@ use super::transfer::SnapshotPart;
 /// The maximum number of log bytes sent with one write.
 const MAX_WRITE_SIZE: usize = 64 * 1024;
 
-/// Registers a replica's socket with the event loop of this thread. Nagle's algorithm may be enabled to send fewer
-/// packets (`repl-disable-tcp-nodelay`).
+/// Registers a replica's socket with the event loop of this thread. With `repl-disable-tcp-nodelay`, Nagle's algorithm
+/// stays enabled to send fewer packets.
 pub(super) fn open_stream(config: &Config, socket: Socket) -> std::io::Result<Stream> {
     let stream = Stream::open(socket)?;
     let nodelay = !config.get(keys::REPL_DISABLE_TCP_NODELAY);
@@ -30,23 +30,23 @@ pub(super) fn open_stream(config: &Config, socket: Socket) -> std::io::Result<St
     Ok(stream)
 }
 
-/// Output for the connection, in order.
+/// What to send over the connection next. Outputs are sent in order.
 #[derive(Debug)]
 pub(super) enum PeerOutput {
     Bytes(Vec<u8>),
     Snapshot(mpsc::Receiver<SnapshotPart>),
-    /// The log from this cursor on, until the connection closes.
+    /// The log from this cursor's position on, until the connection closes.
     Stream(CursorId),
 }
 
-/// The connection as CLIENT LIST and CLIENT KILL see it.
+/// The entry of the connection in CLIENT LIST. It is removed on drop.
 #[derive(Debug)]
 pub(super) struct ClientRegistration {
     pub(super) client: Arc<Client>,
     wake_up: Arc<Notify>,
 }
 
-/// Registers the connection in the list of clients, where CLIENT KILL can find it.
+/// Adds the connection to the list of clients, where CLIENT KILL can find it.
 pub(super) fn register_client(engine: &Engine, link: ClientLink, kind: ClientFlags) -> ClientRegistration {
     let woken = Arc::new(Notify::new());
     let wake = woken.clone();
@@ -56,7 +56,7 @@ pub(super) fn register_client(engine: &Engine, link: ClientLink, kind: ClientFla
 }
 
 impl ClientRegistration {
-    /// Waits until the connection is killed.
+    /// Waits until CLIENT KILL kills the connection.
     pub(super) async fn wait_until_killed(&self) {
         while !self.client.is_killed() {
             self.wake_up.notified().await;
@@ -64,7 +64,7 @@ impl ClientRegistration {
     }
 }
 
-/// Serves the replica until its connection ends, and reports that.
+/// Serves the replica until its connection ends, and reports the end to the replication thread.
 pub(super) async fn run_peer(
     replication: Arc<Replication>,
     peer: PeerId,
@@ -92,7 +92,7 @@ async fn read_acknowledgements(
 ) {
     let mut parser = Parser::new();
     let mut profile = PeerProfile::default();
-    // Messages of a replica are short.
+    // Replicas send only short messages, so a longer one is an error.
     const MAX_MESSAGE_SIZE: usize = 64 * 1024;
     client.count_input(input.len());
     loop {
@@ -120,7 +120,7 @@ async fn read_acknowledgements(
     }
 }
 
-/// The sending side of a replica's connection, with its byte counter.
+/// The sending side of a replica's connection, which counts the sent bytes.
 struct PeerSender<'a> {
     replication: &'a Replication,
     client: &'a Arc<Client>,
@@ -144,7 +144,6 @@ impl PeerSender<'_> {
         }
     }
 
-    /// Sends all bytes. Returns false if the connection failed.
     async fn write_all(&mut self, bytes: &[u8]) -> bool {
         let sent = self.writer.write_all(bytes).await.is_ok();
         if sent {
@@ -161,8 +160,8 @@ impl PeerSender<'_> {
                 return false;
             }
             if is_last {
-                // Nothing is awaited after the last byte: a replica that only fetches a snapshot closes the connection
-                // as soon as it has that byte, and the reading side might notice that first.
+                // Nothing is awaited after the last byte. A replica that only fetches a snapshot closes the connection
+                // as soon as it has that byte, and the reading side might notice the close first.
                 self.replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::Sent(peer)));
                 return true;
             }
@@ -185,9 +184,9 @@ impl PeerSender<'_> {
                     outcome => Some(outcome),
                 })
                 .await;
-            // The log no longer keeps these bytes: this thread has freed memory that other threads allocated.
+            // This thread frees log memory that other threads allocated, so its memory counters are reported.
             with_scratch(|scratch| self.replication.engine.report_allocations(&mut scratch.worker));
-            // The cursor still belongs to this history, so the replica was too slow.
+            // The cursor still belongs to this history, so the read failed because the replica was too slow.
             if read.is_err() && log.lock().cursor_offset(cursor).is_some() {
                 self.client.close_for_output_limit();
             }

@@ -27,19 +27,19 @@ use super::replica_task::{self, PeerOutput};
 use super::transfer::{self, Destination, MAX_QUEUED_PARTS, PartSender, SnapshotPart, SnapshotRequest};
 use super::{Replication, follower};
 
-/// How often gates are updated.
+/// How often the admission of commands is updated without an event, since it depends on the age of acknowledgements.
 const GATE_UPDATE_PERIOD: Duration = Duration::from_secs(1);
 
 /// A connection that asked to become a replica.
 #[derive(Debug)]
 pub(crate) struct JoiningReplica {
     pub(crate) id: u64,
-    /// The connection's entry in CLIENT LIST.
+    /// The connection's addresses for CLIENT LIST.
     pub(crate) link: ConnectionInfo,
     pub(crate) socket: Socket,
-    /// The source address of the connection.
+    /// The source address of the connection, to identify the replica.
     pub(crate) address: String,
-    /// Bytes received after the request, and bytes not sent yet.
+    /// Bytes that were received after the request but not executed, and bytes of replies not sent yet.
     pub(crate) input: Vec<u8>,
     pub(crate) unsent_output: Vec<u8>,
     pub(crate) profile: PeerProfile,
@@ -53,12 +53,12 @@ pub(crate) enum ReplicationEvent {
     ReplicaJoined(Box<JoiningReplica>),
     /// An event for the driver of the master side.
     MasterEvent(MasterDriverEvent),
-    /// Follow the current master with this stream.
+    /// The node follows its current master with this stream.
     FollowMaster(StreamEpoch),
     StopFollowing,
-    /// A client waits for the disk of this node.
+    /// A client waits until the log is on the disk of this node.
     DiskAwaited,
-    /// Settings have changed.
+    /// Settings of replication have changed, so deadlines must be computed again.
     SettingsChanged,
     /// DEBUG SLEEP: stop serving the links to replicas and to the master for this long.
     Sleep(Duration),
@@ -79,7 +79,7 @@ pub(crate) fn spawn_replication_thread(
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
         runtime.block_on(run_replication(replication, durability, network, stopping));
-        // A snapshot that is being written without a receiver need not be waited for.
+        // A snapshot may still be written although nobody receives it, so the thread does not wait for it.
         runtime.shutdown_background();
     })
 }
@@ -114,7 +114,7 @@ async fn run_replication(
             event = inbox.recv() => {
                 let Some(event) = event else { return };
                 thread.on_event(event);
-                // Updates gates and releases waiters once for all events that have arrived.
+                // Gates and waiters are updated once for all events that have arrived.
                 while let Ok(event) = inbox.try_recv() {
                     thread.on_event(event);
                 }
@@ -130,7 +130,7 @@ async fn run_replication(
     }
 }
 
-/// Waits until the next check of pending bytes is due; for ever if there is none.
+/// Waits until the next check of pending bytes is due, or for ever if none is planned.
 async fn wait_for_pending_check(next_check: Option<NextPendingCheck>, log: &SharedLog) {
     let Some(NextPendingCheck { log_end: past, earliest_check: at }) = next_check else {
         return std::future::pending().await;
@@ -144,20 +144,20 @@ async fn wait_for_pending_check(next_check: Option<NextPendingCheck>, log: &Shar
 #[derive(Debug)]
 struct ReplicaTask {
     address: String,
-    /// The client in CLIENT LIST.
+    /// The connection's entry in CLIENT LIST.
     client: Arc<Client>,
     output: mpsc::UnboundedSender<PeerOutput>,
     task: AbortHandle,
-    /// The parts of the snapshot that is being sent to it.
+    /// The parts of a snapshot that are being prepared for this replica.
     snapshot_parts: Option<mpsc::Receiver<SnapshotPart>>,
 }
 
-/// A snapshot in progress.
+/// A snapshot that is being taken or sent.
 #[derive(Debug)]
 struct SnapshotTransfer {
-    /// Set to cancel it.
+    /// Set to cancel the snapshot.
     cancel: Arc<AtomicBool>,
-    /// Takes the receivers of a snapshot that is written to a file first.
+    /// Passes the receivers to a snapshot that is written to a file first. `None` for a streamed snapshot.
     receivers: Option<std::sync::mpsc::Sender<Vec<PartSender>>>,
 }
 
@@ -166,7 +166,6 @@ struct ReplicationThread {
     durability: Arc<Durability>,
     network: Arc<NetworkContext>,
     peers: HashMap<PeerId, ReplicaTask>,
-    /// The snapshots in progress.
     transfers: HashMap<TransferId, SnapshotTransfer>,
     follower_task: Option<AbortHandle>,
 }
@@ -192,7 +191,7 @@ impl ReplicationThread {
                 self.process_event(MasterDriverEvent::Promoted);
             }
             ReplicationEvent::Sleep(duration) => std::thread::sleep(duration),
-            // The event only wakes the loop, which then asks for the new deadlines.
+            // These events only wake the loop, which then reads the new deadlines.
             ReplicationEvent::DiskAwaited | ReplicationEvent::SettingsChanged => {}
         }
     }
@@ -265,7 +264,7 @@ impl ReplicationThread {
         Ok(())
     }
 
-    /// Counts the answer to PSYNC and logs its reason.
+    /// Counts the answer to PSYNC in the statistics, and logs its reason.
     fn record_psync_answer(&self, peer: PeerId, answer: PsyncAnswer) {
         let stats = &self.replication.stats;
         let name = self.peers.get(&peer).map_or("", |peer| &peer.address);
@@ -294,7 +293,7 @@ impl ReplicationThread {
         }
     }
 
-    /// Lets the driver check how far behind each replica is, and throttles writers accordingly.
+    /// Lets the driver check how many bytes each replica is behind, and throttles writers accordingly.
     fn check_replicas(&mut self) {
         let mut orders = Vec::new();
         let replication = self.replication.clone();
@@ -399,7 +398,7 @@ impl ReplicationThread {
         let (contents, peers) = (format.contents, peers.to_vec());
         let target = SnapshotRequest { transfer, dialect, contents, peers, destination: to, cancelled };
         let (replication, durability) = (self.replication.clone(), self.durability.clone());
-        // Needs a thread of its own, because it changes its scheduling priority.
+        // The snapshot needs a thread of its own, because it changes its scheduling priority.
         let work = move || transfer::run_transfer(&durability, &replication, target);
         if let Err(error) = std::thread::Builder::new().name("sync".to_owned()).spawn(work) {
             tracing::warn!("Can't start a thread for a snapshot: {error}");
@@ -408,7 +407,7 @@ impl ReplicationThread {
         }
     }
 
-    /// Sends a completed snapshot file to these replicas.
+    /// Starts sending a completed snapshot file to these replicas.
     fn send_file(&mut self, transfer: TransferId, peers: &[PeerId]) {
         let there = self.transfers.get_mut(&transfer).and_then(|transfer| transfer.receivers.take());
         let Some(there) = there else { return };
@@ -418,11 +417,12 @@ impl ReplicationThread {
             self.queue_output(*id, PeerOutput::Snapshot(pieces));
             receivers.push(sender);
         }
-        // If the thread of the snapshot has failed, it has reported that.
+        // A send error means that the snapshot's thread has failed and has reported that.
         let _ = there.send(receivers);
     }
 
-    /// The task may have ended already; its event is then in the queue.
+    /// Queues output for a replica. The replica's task may have ended already; its end is then reported by a queued
+    /// event.
     fn queue_output(&self, peer: PeerId, outgoing: PeerOutput) {
         if let Some(peer) = self.peers.get(&peer) {
             let _ = peer.output.send(outgoing);

@@ -31,7 +31,6 @@ use super::replication_thread::ReplicationEvent;
 /// The maximum number of parts queued for decoding.
 const MAX_QUEUED_PARTS: usize = 16;
 
-/// The result of loading a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LoadOutcome {
     /// The snapshot has replaced the data.
@@ -42,7 +41,7 @@ pub(super) enum LoadOutcome {
     DataLost,
 }
 
-/// Why the transfer of a snapshot is aborted.
+/// Why the transfer of a snapshot was aborted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReceiveError {
     #[error("Opening the temp file needed for PRIMARY <-> REPLICA synchronization: {0}")]
@@ -53,7 +52,7 @@ pub(super) enum ReceiveError {
     WriteFile(std::io::Error),
     #[error("{LOAD_FAILED_MESSAGE}: {0}. The old data stays")]
     Rejected(LoadError),
-    /// The loading thread has ended and has logged why.
+    /// The thread that loads the snapshot has ended and has logged the reason.
     #[error("the snapshot being received cannot be loaded")]
     LoadEnded,
 }
@@ -61,7 +60,7 @@ pub(super) enum ReceiveError {
 /// Valkey's log message, which tools search for.
 const LOAD_FAILED_MESSAGE: &str = "Failed trying to load the PRIMARY synchronization DB";
 
-/// A snapshot that is being received.
+/// A snapshot that is being received, by its destination.
 pub(super) enum SnapshotReceiver {
     ToFile(FileReceiver),
     Streamed(DirectReceiver),
@@ -70,12 +69,12 @@ pub(super) enum SnapshotReceiver {
 /// A snapshot that is written to a file and loaded once it is complete.
 pub(super) struct FileReceiver {
     file: tempfile::NamedTempFile,
-    /// Decodes the snapshot during the transfer, if there is data to protect.
+    /// Checks the snapshot during the transfer; `None` if there is no old data to protect.
     check: Option<SnapshotCheck>,
 }
 
-/// Decodes a snapshot while it is written to its file. It runs concurrently with the transfer, so only the last parts
-/// have to be waited for.
+/// Decodes a snapshot on a helper thread while it is written to its file, so that at the end only the last parts have
+/// to be waited for.
 struct SnapshotCheck {
     parts: Sender<Vec<u8>>,
     thread: JoinHandle<Result<(), LoadError>>,
@@ -84,7 +83,7 @@ struct SnapshotCheck {
 /// A snapshot that is loaded while it is received.
 pub(super) struct DirectReceiver {
     parts: Sender<Vec<u8>>,
-    /// Set once all bytes have been passed to the loader.
+    /// Set once all bytes have been passed to the loader. If the queue closes before that, the transfer was aborted.
     is_complete: Arc<AtomicBool>,
     load_thread: JoinHandle<LoadOutcome>,
     /// Whether the old data is dropped when the load starts.
@@ -94,14 +93,14 @@ pub(super) struct DirectReceiver {
 /// How a snapshot is loaded while it is received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DirectLoadMode {
-    /// In place of the old data.
+    /// The snapshot replaces the old data, which is dropped first.
     ReplaceData,
-    /// Beside the old data, which may be served meanwhile.
+    /// The snapshot is loaded beside the old data, which may be served meanwhile.
     BesideOldData { serves_old_data: bool },
 }
 
 impl SnapshotReceiver {
-    /// Prepares to receive a snapshot of `position` as configured.
+    /// Prepares to receive a snapshot of `position`, as `repl-diskless-load` requires.
     pub(super) async fn start(
         replication: &Arc<Replication>,
         durability: &Arc<Durability>,
@@ -134,7 +133,7 @@ impl SnapshotReceiver {
         matches!(self, Self::Streamed(DirectReceiver { drops_old_data: true, .. }))
     }
 
-    /// Returns the destination in the words of Valkey's log.
+    /// Returns the destination as Valkey's log names it.
     pub(super) fn log_name(&self) -> &'static str {
         match self {
             Self::ToFile(_) => "disk",
@@ -142,7 +141,6 @@ impl SnapshotReceiver {
         }
     }
 
-    /// Adds received bytes.
     pub(super) async fn receive(&mut self, bytes: Vec<u8>) -> Result<(), ReceiveError> {
         match self {
             Self::ToFile(FileReceiver { file, check }) => {
@@ -152,7 +150,7 @@ impl SnapshotReceiver {
                     None => false,
                 };
                 if ended && let Some(check) = check.take() {
-                    // Bytes behind the end of a snapshot are ignored, as by the load.
+                    // Bytes after the end of a snapshot are ignored, as they are by the load.
                     check.finish().await?;
                 }
                 Ok(())
@@ -161,7 +159,7 @@ impl SnapshotReceiver {
         }
     }
 
-    /// Finishes the transfer: the complete snapshot replaces the data.
+    /// Finishes the transfer: starts to replace the data by the complete snapshot.
     pub(super) async fn finish(
         self,
         replication: &Arc<Replication>,
@@ -193,7 +191,7 @@ impl SnapshotReceiver {
         }
     }
 
-    /// Aborts the transfer. Returns the thread of a load that has started.
+    /// Aborts the transfer. Returns the loading thread if a load has started.
     pub(super) fn abort(self) -> Option<JoinHandle<LoadOutcome>> {
         match self {
             Self::ToFile(_) => None,
@@ -210,12 +208,12 @@ impl SnapshotCheck {
         Self { parts: pieces, thread: checking }
     }
 
-    /// Signals the end of the snapshot and waits for the result.
+    /// Closes the queue and waits for the result of the check.
     async fn finish(self) -> Result<(), ReceiveError> {
         drop(self.parts);
         match self.thread.await {
             Ok(checked) => checked.map_err(ReceiveError::Rejected),
-            // The process is stopping.
+            // The helper thread is gone, because the process is stopping.
             Err(_) => Err(ReceiveError::LoadEnded),
         }
     }
@@ -226,7 +224,7 @@ fn has_no_data(replication: &Replication) -> bool {
     (0..keyspace.databases()).all(|db| keyspace.is_empty(db))
 }
 
-/// Decides how a snapshot of `position` is loaded directly; `None` if it goes to a file first.
+/// Decides how a snapshot of `position` is loaded during the transfer. `None` if it must go to a file first.
 fn direct_load_mode(replication: &Replication, position: Position) -> Option<DirectLoadMode> {
     match replication.config.get(keys::REPL_DISKLESS_LOAD) {
         DisklessLoad::FlushBeforeLoad => Some(DirectLoadMode::ReplaceData),
@@ -241,7 +239,7 @@ fn direct_load_mode(replication: &Replication, position: Position) -> Option<Dir
     }
 }
 
-/// A blocking reader of a snapshot that is being received.
+/// Reads the bytes of a snapshot that is being received. Blocks until the next part arrives.
 struct PartReader {
     queue: Receiver<Vec<u8>>,
     current: Vec<u8>,
@@ -249,7 +247,7 @@ struct PartReader {
     is_complete: Arc<AtomicBool>,
 }
 
-/// Creates the queue and its reader. `whole` must be set before the queue is closed if no part is missing.
+/// Creates a queue and its reader. Before the sender is dropped, `whole` must be set unless parts are missing.
 fn part_queue(whole: Arc<AtomicBool>) -> (Sender<Vec<u8>>, PartReader) {
     let (pieces, incoming) = channel(MAX_QUEUED_PARTS);
     (pieces, PartReader { queue: incoming, current: Vec::new(), consumed: 0, is_complete: whole })
@@ -269,7 +267,7 @@ impl Read for PartReader {
 }
 
 impl PartReader {
-    /// Returns whether the master sent the complete snapshot and nothing behind it.
+    /// Returns whether the master sent the complete snapshot and nothing after its end.
     fn is_whole_snapshot(&mut self) -> bool {
         while self.queue.blocking_recv().is_some() {}
         self.is_complete.load(Ordering::Acquire)
@@ -284,7 +282,7 @@ fn load_streamed(
     mode: DirectLoadMode,
 ) -> LoadOutcome {
     let apply_guard = replication.applied_stream.apply_lock.lock();
-    // Used by the loader and by the check for the end of the snapshot, one after the other.
+    // The loader and the check for the end of the snapshot use the reader one after the other.
     let pieces = std::cell::RefCell::new(parts);
     let input = SharedReader(&pieces);
     let all_came = || pieces.borrow_mut().is_whole_snapshot();
@@ -322,7 +320,7 @@ fn load_streamed(
     }
 }
 
-/// Lets the check for the end access the reader between reads.
+/// Shares the reader between the loader and the check for the end, which runs between reads.
 struct SharedReader<'a>(&'a std::cell::RefCell<PartReader>);
 
 impl Read for SharedReader<'_> {
@@ -345,7 +343,7 @@ fn load_file(
     let loaded = loading::replace_by_file(durability, file.path(), false);
     adopt_position(replication, &loaded, position);
     drop(apply_guard);
-    // Before clients are served or the stream is applied: the file becomes the base of the data on disk.
+    // The file becomes the base of the data on disk before clients are served or the stream is applied.
     if let Ok(loaded) = &loaded {
         saving::keep_resync_file(durability, file, loaded.keys);
     }
@@ -353,16 +351,16 @@ fn load_file(
     if loaded.is_ok() { LoadOutcome::Loaded } else { LoadOutcome::DataLost }
 }
 
-/// Adopts the position of the loaded snapshot.
+/// Adopts the replication position of the loaded snapshot.
 fn adopt_position(replication: &Replication, loaded: &Result<LoadResult, LoadError>, position: Position) {
     match loaded {
         Ok(loaded) => {
-            // The stream repeats the running imports at once.
+            // The imports in the old data are ended, because the stream repeats the running ones at once.
             replication.applied_stream.imports.end_all_imports(&replication.engine);
             replication.master_imports.clear();
             replication.cluster_stream.replace_slot_states(&loaded.slot_states);
             replication.log.adopt_loaded(position);
-            // The offsets of the old history say nothing about those of this one.
+            // Offsets of the old history cannot be compared with those of the new one.
             replication.commit_point.begin_history();
             replication.applied_stream.select_db(loaded.stream_db.unwrap_or(0));
             replication.applied_stream.reset_missing();
@@ -375,6 +373,6 @@ fn adopt_position(replication: &Replication, loaded: &Result<LoadResult, LoadErr
 fn open_gates(replication: &Replication) {
     let loading = NodeFlags::LOADING.union(NodeFlags::ASYNC_LOADING);
     replication.engine.settings.set_node_flags(loading, NodeFlags::empty());
-    // Blocked readers of streams may find entries now.
+    // Clients that are blocked on streams may find entries in the new data.
     replication.engine.retry_waiters();
 }

@@ -1,5 +1,5 @@
-//! Sends a snapshot to replicas: it is taken once for all replicas that requested it together. The slowest replica
-//! determines the speed, and is dropped if it accepts nothing for `repl-timeout`.
+//! Sends a snapshot to replicas. One snapshot is taken for all replicas that requested it together. The slowest replica
+//! determines the speed, and a replica that accepts nothing for `repl-timeout` is dropped.
 
 use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use tokio::sync::mpsc;
 use super::Replication;
 use super::replication_thread::ReplicationEvent;
 
-/// The size of a part in bytes, and how many parts may be queued for one replica.
+/// The size of a snapshot part in bytes, and the maximum number of parts queued for one replica.
 const PART_SIZE: usize = 64 * 1024;
 pub(crate) const MAX_QUEUED_PARTS: usize = 16;
 
-/// A part of a snapshot. The last one is marked, so that a failure is not mistaken for the end.
+/// A part of a snapshot. The last part is marked, so that a failure is not mistaken for the end.
 #[derive(Debug, Clone)]
 pub(crate) struct SnapshotPart {
     pub(crate) bytes: Arc<[u8]>,
@@ -32,7 +32,7 @@ pub(crate) struct SnapshotPart {
 /// The queue of parts for one replica's connection.
 pub(crate) type PartSender = mpsc::Sender<SnapshotPart>;
 
-/// What to take a snapshot for: its format, contents and receivers.
+/// The format, contents and receivers of a snapshot to be taken.
 #[derive(Debug)]
 pub(crate) struct SnapshotRequest {
     pub(crate) transfer: TransferId,
@@ -44,12 +44,11 @@ pub(crate) struct SnapshotRequest {
     pub(crate) cancelled: Arc<AtomicBool>,
 }
 
-/// The destination of a snapshot.
 #[derive(Debug)]
 pub(crate) enum Destination {
     /// Streamed to the replicas while it is taken, with an end mark.
     Replicas(Vec<PartSender>),
-    /// Written to a file first. The replicas that get it are received over this channel.
+    /// Written to a file first. The replicas that receive the file arrive over this channel.
     File(std::sync::mpsc::Receiver<Vec<PartSender>>),
 }
 
@@ -59,7 +58,7 @@ struct SnapshotReceivers {
     cancelled: Arc<AtomicBool>,
 }
 
-/// Takes and sends a snapshot. Runs on its own thread and reports by events.
+/// Takes a snapshot and sends it. Runs on a thread of its own and reports by events.
 pub(crate) fn run_transfer(durability: &Durability, replication: &Replication, target: SnapshotRequest) {
     let transfer = target.transfer;
     if let Err(error) = try_transfer(durability, replication, target) {
@@ -101,7 +100,7 @@ fn try_transfer(
     let pace = YieldPace::yielding(replication.engine.keyspace.used_bytes());
     let position = Some((noted.position, noted.db.unwrap_or(0)));
     replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::SnapshotTaken(noted)));
-    // Later changes of the slot states are in the stream.
+    // Slot states that change later are sent in the stream.
     let slot_states = match contents.data {
         true => replication.cluster_stream.format_slot_states(&replication.engine),
         false => String::new(),
@@ -153,11 +152,11 @@ impl SnapshotReceivers {
         if self.senders.is_empty() { Err(io::Error::other("every replica has gone")) } else { Ok(()) }
     }
 
-    /// Sends the last bytes.
+    /// Sends the last bytes, marked as the end of the snapshot.
     fn finish(self, bytes: &[u8]) {
         let piece = SnapshotPart { bytes: bytes.into(), is_last: true };
         for receiver in self.senders {
-            // A disconnected receiver needs no end.
+            // An error means that the receiver has disconnected, so it needs no end mark.
             let _ = receiver.blocking_send(piece.clone());
         }
     }

@@ -9,7 +9,7 @@ use durability::append_only;
 use net::tls::PreviousTls;
 use process::{file_limit, log, paths, title};
 
-/// The maximum number of `bind` addresses, as in Redis.
+/// The maximum number of addresses in `bind`, as in Redis.
 const MAX_BIND_ADDRESSES: usize = 16;
 
 /// Applies the current configuration to all components.
@@ -31,7 +31,7 @@ pub(crate) fn apply_settings(server: &Server) {
     cron::check_memory(&server.housekeeping);
 }
 
-/// Why CONFIG SET failed and changed nothing.
+/// The error of a CONFIG SET that failed and changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConfigSetError {
     /// The parameter that could not be applied.
@@ -53,8 +53,8 @@ enum AppliedStep {
     AppendOnly,
 }
 
-/// Applies changed parameters: all of them, or none. The configuration already has the new values, and the caller
-/// restores the old ones after an error.
+/// Applies changed parameters, either all of them or none. The configuration already has the new values. After an error
+/// the caller restores the old values.
 pub(crate) async fn apply_changes(
     server: &Arc<Server>,
     changes: &ChangedParameters,
@@ -116,7 +116,7 @@ async fn apply_fallible_steps(
         completed.push(AppliedStep::Tls(replaced));
     }
     if changes.contains(keys::BIND) || changes.contains(keys::PORT) || changes.contains(keys::TLS_PORT) {
-        // The old listeners are closed first, so this must be undone even if the new ones cannot be opened.
+        // The old listeners are closed first, so they must be restored even if the new ones cannot be opened.
         completed.push(AppliedStep::Listeners);
         open_listeners(server, changes).await?;
     }
@@ -126,7 +126,7 @@ async fn apply_fallible_steps(
             .map_err(|reason| ConfigSetError::new(keys::APPENDONLY.name(), reason))?;
         completed.push(AppliedStep::AppendOnly);
     }
-    // Comes last, because worker threads that serve clients cannot be removed again.
+    // This step comes last and is never undone, because worker threads that serve clients cannot be removed again.
     if changes.contains(keys::IO_THREADS) {
         let count = server.config.get(keys::IO_THREADS);
         let spawned = server.network.worker_pool.set_serving(count);
@@ -135,7 +135,7 @@ async fn apply_fallible_steps(
     Ok(())
 }
 
-/// Undoes a step. The configuration has its old values again.
+/// Undoes a step, after the configuration has got its old values back.
 async fn undo_step(server: &Arc<Server>, changes: &ChangedParameters, step: AppliedStep) {
     let undone = match step {
         AppliedStep::Directory => {
@@ -155,7 +155,6 @@ async fn undo_step(server: &Arc<Server>, changes: &ChangedParameters, step: Appl
     }
 }
 
-/// Opens the listeners that the configuration names.
 async fn open_listeners(server: &Arc<Server>, changes: &ChangedParameters) -> Result<(), ConfigSetError> {
     let now = server.config.values().clone();
     let Err(error) = server.network.listen_tcp(&now).await else { return Ok(()) };
@@ -167,7 +166,7 @@ async fn open_listeners(server: &Arc<Server>, changes: &ChangedParameters) -> Re
     })
 }
 
-/// Creates an append-only file with the current data, or closes it.
+/// Creates an append-only file with the current data, or closes the existing one, as `appendonly` requires.
 async fn switch_append_only(server: &Arc<Server>) -> Result<(), String> {
     let durability = server.durability.clone();
     let turns_on = server.config.get(keys::APPENDONLY);
@@ -185,7 +184,7 @@ async fn switch_append_only(server: &Arc<Server>) -> Result<(), String> {
     })
 }
 
-/// Formats a system error without its number.
+/// Formats a system error without the error number that Rust appends.
 fn format_system_error(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()

@@ -1,10 +1,10 @@
-//! SHUTDOWN and termination signals: performs the actions of [`replication::ShutdownSequence`], one for each command or
-//! signal.
+//! SHUTDOWN and termination signals: performs the actions of [`replication::ShutdownSequence`]. Each command or signal
+//! runs its own sequence.
 //!
 //! First, writes are paused and running commands finish, so that all acknowledged writes are in the data and in the
 //! log. Then the replicas get `shutdown-timeout` seconds to catch up. Then one of them takes over and the data is
-//! saved, if requested. Finally the server exits without replying to blocked clients. SHUTDOWN ABORT while it waits for
-//! replicas, or a failed save, cancels the shutdown.
+//! saved, if requested. Finally the server exits without replying to blocked clients. SHUTDOWN ABORT during the wait
+//! for replicas, or a failed save, cancels the shutdown.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -30,17 +30,17 @@ use tokio::sync::futures::Notified;
 use crate::replication::copy_waiters::{WaitStart, WaiterToken};
 use crate::server::{Server, ServerIdentity};
 
-/// The options of a shutdown.
+/// The options of one SHUTDOWN command or signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShutdownPlan {
     pub(crate) save: ShutdownSave,
-    /// Refuse while the cluster depends on this node (SAFE).
+    /// Whether to refuse the shutdown while the cluster depends on this node (SAFE).
     safe: bool,
     options: ShutdownOptions,
 }
 
 /// Executes the same program with the same arguments in this process (DEBUG RESTART). Returns only on failure. The
-/// system closes files and sockets.
+/// kernel closes files and sockets.
 pub(crate) fn restart_process(identity: &ServerIdentity) -> std::io::Error {
     let mut words = process::title::original_arguments().iter().skip(1).cloned().collect::<Vec<_>>();
     if let (Some(argument), Some(file)) = (&identity.config_argument, &identity.config_file) {
@@ -57,22 +57,21 @@ fn use_absolute_path(words: &mut [OsString], argument: &str, file: &str) {
     }
 }
 
-/// The parsed SHUTDOWN command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShutdownCommand {
     Stop(ShutdownPlan),
     Abort,
 }
 
-/// The running shutdowns.
+/// State shared by all running shutdowns.
 #[derive(Debug, Default)]
 pub(crate) struct ShutdownState {
     running: Mutex<usize>,
     replica_waits: Mutex<WaitCounters>,
-    /// The end of the wait for replicas, in Unix milliseconds.
+    /// When the wait for replicas ends, in Unix milliseconds.
     wait_deadline: AtomicI64,
     aborted: Notify,
-    /// Signalled when a wait has ended.
+    /// Signalled when a wait for replicas has ended.
     ended: Notify,
 }
 
@@ -81,12 +80,12 @@ pub(crate) struct ShutdownState {
 struct WaitCounters {
     started: u64,
     ended: u64,
-    /// How many of `ended` were aborted.
+    /// How many of the ended waits were aborted.
     aborted: u64,
 }
 
 impl ShutdownState {
-    /// Returns how many milliseconds a shutdown may still wait for replicas; `None` if none is waiting.
+    /// Returns how many milliseconds a shutdown may still wait for replicas. `None` if no shutdown is waiting.
     pub(crate) fn remaining_wait_millis(&self) -> Option<i64> {
         let waits = *self.replica_waits.lock();
         (waits.started > waits.ended)
@@ -94,11 +93,11 @@ impl ShutdownState {
     }
 }
 
-/// Pauses writes while a shutdown is running.
+/// A pause of writes while a shutdown runs. On drop the writes resume.
 struct WritePause<'a>(&'a Server);
 
 impl<'a> WritePause<'a> {
-    /// Pauses writes, and returns once running writes have finished.
+    /// Pauses writes. When this returns, all earlier writes have finished.
     fn start(server: &'a Server, plan: ShutdownPlan) -> Self {
         *server.shutdown.running.lock() += 1;
         server.engine.scripts.begin_shutdown(!plan.skips_save());
@@ -107,7 +106,7 @@ impl<'a> WritePause<'a> {
         Self(server)
     }
 
-    /// Stops the server for good; clients are not resumed.
+    /// Stops the server without ending the pause.
     fn stop_server(self) {
         self.0.stopping.stop();
         std::mem::forget(self);
@@ -127,12 +126,12 @@ impl Drop for WritePause<'_> {
     }
 }
 
-/// The replicas that a shutdown waits for. Counted in [`WaitCounters`] while this value exists.
+/// A shutdown's wait for replicas. [`WaitCounters`] counts it while this value exists.
 struct ReplicaWait<'a> {
     server: &'a Server,
     log_end: ReplOffset,
     token: Option<WaiterToken>,
-    /// Completes once enough replicas have caught up.
+    /// Completes once enough replicas have caught up. `None` if the wait has failed.
     caught_up: Pin<Box<dyn Future<Output = Option<CopyCount>> + Send>>,
     aborted: Pin<Box<Notified<'a>>>,
     is_aborted: bool,
@@ -155,10 +154,10 @@ impl<'a> ReplicaWait<'a> {
         Self { server, log_end: end, token, caught_up: reached, aborted, is_aborted: false }
     }
 
-    /// Waits for the next event, up to the deadline.
+    /// Waits for the next event, at most until `deadline`.
     async fn next_events(&mut self, deadline: clock::Instant) -> Vec<ShutdownEvent> {
         tokio::select! {
-            // An abort that arrived during this wait takes precedence.
+            // With `biased`, an abort that arrived during this wait takes precedence.
             biased;
             () = &mut self.aborted => {
                 self.is_aborted = true;
@@ -192,7 +191,7 @@ impl Drop for ReplicaWait<'_> {
 pub(crate) enum ShutdownError {
     Aborted,
     NotSaved,
-    /// The cluster depends on this node.
+    /// SAFE was given, and the cluster depends on this node.
     NodeNeeded,
 }
 
@@ -229,7 +228,6 @@ impl ShutdownPlan {
         options: ShutdownOptions { skips_replicas: false, ignores_save_errors: false, hands_over: false },
     };
 
-    /// Returns whether NOSAVE was given.
     pub(crate) fn skips_save(self) -> bool {
         self.save == ShutdownSave::NoSave
     }
@@ -252,7 +250,7 @@ impl ShutdownPlan {
     }
 }
 
-/// Runs a shutdown. The server stops if it succeeds.
+/// Runs a shutdown to its end. If it succeeds, the server stops.
 pub(crate) async fn run_shutdown(server: &Arc<Server>, plan: ShutdownPlan) -> Result<(), ShutdownError> {
     if plan.safe && is_voting_master(server) {
         let end = if plan.options.ignores_save_errors { "Exit anyway." } else { "Refusing to shut down." };
@@ -262,7 +260,7 @@ pub(crate) async fn run_shutdown(server: &Arc<Server>, plan: ShutdownPlan) -> Re
         }
     }
     if !plan.options.ignores_save_errors && server.durability.append_only.is_writing_first_base() {
-        // Checked first, so that writes are not paused for a shutdown that cannot happen.
+        // This is checked first, so that writes are not paused for a shutdown that cannot happen.
         tracing::warn!("Writing initial AOF, can't exit.");
         return Err(ShutdownError::NotSaved);
     }
@@ -284,14 +282,14 @@ pub(crate) async fn run_shutdown(server: &Arc<Server>, plan: ShutdownPlan) -> Re
     .await
 }
 
-/// Runs the state machine from its first action to its last.
+/// Runs the state machine of one shutdown from its first action to its last.
 struct ShutdownTask<'a> {
     server: &'a Arc<Server>,
     plan: ShutdownPlan,
     sequence: ShutdownSequence,
-    // Declared before the wait, so that writes resume when it is dropped.
+    // This field is declared before the wait, so that writes resume before the wait ends when both are dropped.
     write_pause: Option<WritePause<'a>>,
-    /// The end of the log when writes were paused. Control commands of the master may follow.
+    /// The end of the log when writes were paused. Later bytes are only control commands such as PING.
     log_end: ReplOffset,
     replica_wait: Option<ReplicaWait<'a>>,
     /// Whether a replica was asked to take over.
@@ -352,7 +350,7 @@ impl<'a> ShutdownTask<'a> {
         })
     }
 
-    /// Asks a replica that has caught up to take over. If there is none, the step is done.
+    /// Asks a replica that has caught up to take over. Without such a replica, the step counts as done.
     fn start_handover(&mut self) -> Vec<ShutdownEvent> {
         match find_successor(self.server, self.log_end) {
             Ok(successor) => {
@@ -384,7 +382,7 @@ impl<'a> ShutdownTask<'a> {
     }
 }
 
-/// Returns a replica that has everything before `end`, or why none is asked to take over.
+/// Returns a replica that has everything before `end`. The error says why no replica is asked to take over.
 fn find_successor(server: &Server, end: ReplOffset) -> Result<NodeId, &'static str> {
     let legacy = "Unable to perform auto failover on shutdown since there are legacy replicas.";
     let in_sync = server.replication.list_successors(end).ok_or(legacy)?;
@@ -407,8 +405,8 @@ fn is_voting_master(server: &Server) -> bool {
     })
 }
 
-/// SHUTDOWN ABORT: waits until every shutdown that waited for replicas was aborted or has continued. Returns whether
-/// one was aborted.
+/// Executes SHUTDOWN ABORT: waits until each shutdown that was waiting for replicas is aborted or has continued.
+/// Returns whether one was aborted.
 pub(crate) async fn abort_shutdowns(shutdown: &ShutdownState) -> bool {
     let before = *shutdown.replica_waits.lock();
     shutdown.aborted.notify_waiters();
@@ -422,7 +420,7 @@ pub(crate) async fn abort_shutdowns(shutdown: &ShutdownState) -> bool {
     }
 }
 
-/// Saves according to the options. Returns false on failure.
+/// Saves the dataset if the options or the configuration require it. Returns false on failure.
 async fn save_dataset(server: &Arc<Server>, plan: ShutdownPlan) -> bool {
     daemon::notify_stopping(&server.config);
     let saver = server.clone();

@@ -1,4 +1,4 @@
-//! The server's part of the crash report ([`crash`]).
+//! What the server adds to the crash report ([`crash`]).
 
 use std::sync::Arc;
 
@@ -9,11 +9,10 @@ use process::{crash, daemon, time};
 use crate::commands::info;
 use crate::server::Server;
 
-/// Provides the server's state to the crash report.
 pub(super) struct CrashReport(pub(super) Arc<Server>);
 
 impl crash::CrashReportSource for CrashReport {
-    /// The crashing thread may hold locks, so this only requests the pause.
+    /// Requests the pause without waiting for it, because the crashing thread may hold locks.
     fn stop_serving(&self) {
         let engine = &self.0.engine;
         engine.pauses.pause(&engine.settings, PausePurpose::Client, PauseMode::All, Millis(i64::MAX));

@@ -70,7 +70,7 @@ pub(super) fn check_access(
     }
 }
 
-/// Extracts the password from an Authorization header, of either scheme.
+/// Extracts the password from an Authorization header. Both schemes, Basic and Bearer, are supported.
 fn parse_password(value: &HeaderValue) -> Option<Vec<u8>> {
     let (scheme, rest) = value.to_str().ok()?.split_once(' ')?;
     match scheme.to_ascii_lowercase().as_str() {
@@ -84,7 +84,8 @@ fn parse_password(value: &HeaderValue) -> Option<Vec<u8>> {
     }
 }
 
-/// Compares in constant time.
+/// Compares two byte strings in a time that depends only on their lengths, so that the password cannot be guessed byte
+/// by byte.
 fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
@@ -129,7 +130,7 @@ mod tests {
     #[test]
     fn password_is_required_from_every_host_and_accepted_in_both_schemes() {
         let settings = "metrics-password secret\nprotected-mode no";
-        // "any:secret" and "any:secret2"
+        // The Basic credentials are "any:secret" and "any:secret2".
         let table = [
             ("", Err(AccessError::WrongPassword)),
             ("authorization: Basic YW55OnNlY3JldA==", Ok(())),
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(check_request("", LOCAL_PEER, ""), Ok(()));
         assert_eq!(check_request("", REMOTE_PEER, ""), Err(AccessError::ProtectedMode));
         assert_eq!(check_request("protected-mode no", REMOTE_PEER, "host: metrics.example:9121"), Ok(()));
-        // TLS has already verified a client certificate.
+        // TLS has already verified the client's certificate.
         assert_eq!(check_request("metrics-tls yes", REMOTE_PEER, ""), Ok(()));
         assert_eq!(
             check_request("metrics-tls yes\ntls-auth-clients no", REMOTE_PEER, ""),

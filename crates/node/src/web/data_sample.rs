@@ -1,7 +1,7 @@
-//! Samples the data: memory by type and key pattern, and the largest keys of the sample.
+//! Samples the data: memory by type and key pattern, and the largest sampled keys.
 //!
-//! Some thousand keys are examined, from all slots in proportion to their number of keys, a few at a time under the
-//! slot's lock. Results are scaled to all keys.
+//! A few thousand keys are examined. Each slot contributes in proportion to its number of keys, and only a few keys are
+//! examined at a time under the slot's lock. Results are scaled to all keys.
 
 use std::collections::BTreeMap;
 
@@ -12,24 +12,24 @@ use slot_routing::{SLOT_COUNT, Slot};
 use super::patterns::key_pattern;
 use crate::server::Server;
 
-/// The sample size in keys.
+/// The number of keys to examine.
 const SAMPLE_SIZE: usize = 4000;
-/// The number of keys examined under one lock.
+/// The number of keys examined each time a slot is locked.
 const KEYS_PER_LOCK: usize = 32;
-/// Coprime to the number of slots, so that steps of this size visit all slots.
+/// This step is coprime to the number of slots, so stepping visits all slots.
 const SLOT_STEP: usize = 7919;
-/// The maximum number of patterns counted, and of those shown.
+/// The maximum number of patterns that are counted, and the number of those that are shown.
 const MAX_PATTERNS: usize = 1000;
 const MAX_SHOWN_PATTERNS: usize = 40;
 const MAX_LARGEST_KEYS: usize = 20;
 const MAX_KEY_BYTES: usize = 120;
 
-/// The name for keys of patterns beyond that maximum.
+/// The name under which keys are counted once the maximum number of patterns is reached.
 const OTHER_PATTERNS: &str = "(others)";
 
 #[derive(Debug, Default, Serialize)]
 struct DataSample {
-    /// The number of all keys, and of examined ones.
+    /// The number of all keys, followed by the number of examined keys.
     keys: usize,
     sampled: usize,
     types: Vec<SampleGroup>,
@@ -37,7 +37,7 @@ struct DataSample {
     largest: Vec<LargeKey>,
 }
 
-/// A part of the data, scaled to all keys.
+/// Statistics of keys with the same type or pattern, scaled to all keys.
 #[derive(Debug, Clone, Default, Serialize)]
 struct SampleGroup {
     name: String,
@@ -53,13 +53,14 @@ struct LargeKey {
     bytes: usize,
 }
 
-/// Returns the sample as JSON. It starts at a random slot, so that later samples see other keys.
+/// Samples the data and returns the result as JSON. The sample starts at a random slot, so that later samples see other
+/// keys.
 pub(super) fn sample_json(server: &Server) -> String {
     let from = process::time::nanos() as usize % SLOT_COUNT;
     let mut sample = DataSampler::default();
     let keyspace = &server.engine.keyspace;
     let keys: usize = keyspace.keys();
-    // The sample keys still owed by the slots visited so far, in units of 1 / `keys`.
+    // How many keys the visited slots must still contribute, in units of 1 / `keys`.
     let mut owed = 0;
     for turn in 0..SLOT_COUNT {
         let Some(slot) = Slot::new(((from + turn * SLOT_STEP) % SLOT_COUNT) as u16) else { continue };
@@ -82,7 +83,6 @@ struct DataSampler {
 }
 
 impl DataSampler {
-    /// Examines this many keys of a slot.
     fn sample_slot(&mut self, keyspace: &Keyspace, slot: Slot, count: usize) {
         let mut left = count;
         let databases = keyspace.lock(slot).databases();
@@ -95,7 +95,7 @@ impl DataSampler {
         }
     }
 
-    /// Examines some of them and returns where to continue.
+    /// Examines up to [`KEYS_PER_LOCK`] keys and returns where to continue.
     fn sample_keys(
         &mut self,
         keyspace: &Keyspace,

@@ -1,4 +1,4 @@
-//! The failovers that this node observed, newest first.
+//! Answers the status page's request for the failovers that this node observed, newest first.
 
 use crate::server::Server;
 

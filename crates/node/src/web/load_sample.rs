@@ -1,7 +1,7 @@
 //! Samples which keys and slots are hot, by counting the keys of commands for a short time.
 //!
-//! Sampling disables the fast path of commands, so it runs for a few milliseconds per second at most, and only while a
-//! page requests it.
+//! While a sample runs, commands cannot use their fast path, so sampling is limited to a few milliseconds per second,
+//! and happens only while a page requests it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,25 +11,24 @@ use tokio::sync::Mutex;
 
 use crate::server::Server;
 
-/// The length of a sample.
 const SAMPLE_DURATION: Duration = Duration::from_millis(10);
-/// Requests within this time get the same sample.
+/// How long a sample is reused for further requests.
 const CACHE_DURATION: Duration = Duration::from_millis(900);
 /// The maximum number of keys in a response.
 const MAX_KEYS: usize = 20;
 const MAX_KEY_BYTES: usize = 120;
 
-/// The last sample and its time.
+/// The last sample as JSON, with the time when it was taken.
 #[derive(Debug, Default)]
 pub(super) struct LoadSampler(Mutex<Option<(std::time::Instant, String)>>);
 
 #[derive(Debug, Serialize)]
 struct LoadSample {
-    /// The length of the sample.
+    /// How long the sample took.
     seconds: f64,
-    /// The number of key accesses.
+    /// The number of key accesses in the sample.
     named: u64,
-    /// Slots with their number of key accesses.
+    /// Slots with their number of key accesses in the sample.
     slots: Vec<(u16, u64)>,
     keys: Vec<HotKey>,
 }
@@ -51,7 +50,7 @@ impl Drop for SamplingGuard<'_> {
 }
 
 impl LoadSampler {
-    /// Returns the current load as JSON.
+    /// Returns the current load as JSON, from the last sample if it is recent enough.
     pub(super) async fn load_json(&self, server: &Server) -> String {
         let mut last = self.0.lock().await;
         if let Some((_, json)) = last.as_ref().filter(|(at, _)| at.elapsed() < CACHE_DURATION) {

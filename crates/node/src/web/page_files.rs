@@ -2,7 +2,7 @@
 
 const JAVASCRIPT_TYPE: &str = "text/javascript; charset=utf-8";
 
-/// Each with its path and content type.
+/// The path, content type and text of each file.
 const PAGE_FILES: &[(&str, &str, &str)] = &[
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
@@ -12,7 +12,7 @@ const PAGE_FILES: &[(&str, &str, &str)] = &[
     ("/format.js", JAVASCRIPT_TYPE, include_str!("page/format.js")),
 ];
 
-/// Returns the content type and text of a file.
+/// Returns the content type and text of the file with this path.
 pub(super) fn find_file(path: &str) -> Option<(&'static str, &'static str)> {
     PAGE_FILES.iter().find(|(known, ..)| *known == path).map(|(_, kind, text)| (*kind, *text))
 }

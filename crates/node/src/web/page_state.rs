@@ -1,4 +1,4 @@
-//! The state that the status page polls each second: INFO fields, nodes, commands, slow commands.
+//! The state that the status page requests each second: INFO fields, nodes, commands and slow commands.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::server::Server;
 /// The INFO sections shown on the page.
 const PAGE_SECTIONS: [&str; 8] =
     ["server", "clients", "memory", "persistence", "stats", "replication", "cpu", "keyspace"];
-/// The maximum number of slow commands, of arguments, and of bytes per argument.
+/// The maximum number of slow commands, of arguments per command, and of bytes per argument.
 const MAX_SLOW_COMMANDS: usize = 32;
 const MAX_ARGUMENTS: usize = 8;
 const MAX_ARGUMENT_BYTES: usize = 64;
 
 #[derive(Debug, Serialize)]
 struct PageState<'a> {
-    /// Unix time in milliseconds.
+    /// When the state was read, as a Unix time in milliseconds.
     at: i64,
-    /// The reasons for not being ready.
+    /// Why the node is not ready; empty if it is.
     hindrances: Vec<&'static str>,
     info: BTreeMap<&'a str, &'a str>,
     cluster: BTreeMap<&'a str, &'a str>,
@@ -33,14 +33,14 @@ struct PageState<'a> {
     slow: Vec<SlowCommandRow>,
 }
 
-/// A node of the cluster.
+/// A node of the cluster, as a row of the page's table.
 #[derive(Debug, Serialize)]
 struct NodeRow {
     id: String,
     name: String,
     address: String,
     myself: bool,
-    /// `None` for a master.
+    /// The id of a replica's master. `None` for a master.
     master: Option<String>,
     shard: String,
     epoch: u64,
@@ -55,7 +55,7 @@ struct CommandRow {
     name: &'static str,
     calls: u64,
     micros: f64,
-    /// Latency percentiles: the percentage and the value in microseconds.
+    /// Latency percentiles as pairs of a percentage and microseconds.
     percentiles: Vec<(f64, f64)>,
 }
 
@@ -86,7 +86,7 @@ pub(super) fn state_json(server: &Server) -> String {
 
 fn list_nodes(server: &Server) -> Vec<NodeRow> {
     let Some(cluster) = &server.cluster else { return Vec::new() };
-    // A node receives no gossip about itself.
+    // Gossip tells a node nothing about itself, so its own offset comes from replication.
     let own_offset = server.replication.current_offset();
     let gossip = cluster.shared.gossip.lock();
     let mut slots: BTreeMap<NodeId, usize> = BTreeMap::new();
@@ -102,7 +102,6 @@ fn list_nodes(server: &Server) -> Vec<NodeRow> {
         .collect()
 }
 
-/// Converts a node from the cluster state.
 fn node_row(gossip: &Gossip, node: &Node, slots: usize) -> NodeRow {
     let myself = node.id == gossip.id();
     let state = match (node.has_failed(), node.is_suspected()) {
@@ -128,7 +127,7 @@ fn node_row(gossip: &Gossip, node: &Node, slots: usize) -> NodeRow {
     }
 }
 
-/// Returns the client address of a node.
+/// Returns the `host:port` at which clients reach the node.
 pub(super) fn client_address(node: &Node) -> String {
     let port = node.address.port;
     match node.address.ip {

@@ -1,11 +1,10 @@
 //! Key patterns: replaces the variable parts of a key by `*`, to group keys of the same kind.
 //!
-//! A key is split at common separators (`:`, `/`, `.` and so on). In a part that contains a number, the number varies.
-//! A part that is a number in any base, such as an id or a hash, varies as a whole.
+//! A key is split at common separators (`:`, `/`, `.` and so on). In a part that contains a number, the digits are
+//! replaced. A part that is a number in any base, such as an id or a hash, is replaced as a whole.
 
-/// Separators between parts.
 const KEY_SEPARATORS: &[char] = &[':', '/', '.', '|', '-', '_', ',', ';', '#', '@', '{', '}', ' '];
-/// A part of hexadecimal digits counts as an id from this length on.
+/// A part that consists of hexadecimal digits counts as an id from this length on.
 const MIN_ID_LENGTH: usize = 8;
 /// The maximum length of a pattern in characters.
 const MAX_PATTERN_CHARS: usize = 80;
@@ -18,7 +17,7 @@ pub(super) fn key_pattern(key: &[u8]) -> String {
         push_part(&mut pattern, &part_pattern(part));
         push_part(&mut pattern, &piece[part.len()..]);
     }
-    // The parts of a date vary together.
+    // The parts of a date or a version vary together, so they become one wildcard.
     for between in ["*-*", "*_*", "*.*"] {
         while pattern.contains(between) {
             pattern = pattern.replace(between, "*");
@@ -27,11 +26,11 @@ pub(super) fn key_pattern(key: &[u8]) -> String {
     pattern.chars().take(MAX_PATTERN_CHARS).collect()
 }
 
-/// The positions of the hyphens in a UUID, and its length.
+/// The positions of the four hyphens in a UUID.
 const UUID_HYPHENS: [usize; 4] = [8, 13, 18, 23];
 const UUID_LENGTH: usize = 36;
 
-/// Replaces UUIDs by `*`, since their parts alone look like names.
+/// Replaces UUIDs by `*` first, since the parts of a UUID, taken alone, may look like names.
 fn replace_uuids(text: &str) -> String {
     let is_uuid = |part: &str| {
         let fits = |(at, c): (usize, char)| {

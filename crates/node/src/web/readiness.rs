@@ -1,5 +1,5 @@
-//! Readiness: whether clients may be routed to this node, and whether a rolling update may continue with the next one.
-//! The node must have its data, be in sync with its master, and the cluster must be up.
+//! Readiness: whether clients may be routed to this node, and whether a rolling update may continue with the next node.
+//! A ready node has its data and is in sync with its master, and its cluster is up.
 
 use engine::NodeFlags;
 
@@ -10,13 +10,12 @@ use crate::server::Server;
 pub(super) enum ReadinessBlocker {
     /// Data is being loaded from disk or from a master.
     Loading,
-    /// A replica without an established link to its master, or one that is receiving a snapshot.
+    /// The node is a replica without an established link to its master, or is receiving a snapshot.
     NotInSync,
-    /// A master that restarted without its data and waits for a replica to be promoted.
+    /// The node is a master that restarted without its data and waits for a replica to be promoted.
     EmptyMaster,
-    /// The cluster is down: slots are not covered, or this node is in a minority.
+    /// The cluster is down, because slots are not covered or this node is in a minority.
     ClusterDown,
-    /// The server is shutting down.
     Stopping,
 }
 
@@ -48,7 +47,6 @@ impl ReadinessBlocker {
     }
 }
 
-/// Returns all current reasons for not being ready.
 pub(super) fn readiness_blockers(server: &Server) -> impl Iterator<Item = ReadinessBlocker> {
     ReadinessBlocker::ALL.into_iter().filter(|hindrance| hindrance.is_active(server))
 }

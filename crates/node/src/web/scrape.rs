@@ -1,4 +1,4 @@
-//! Collects the metrics for a scrape.
+//! Collects the metrics for a Prometheus scrape.
 
 use config::keys;
 use metrics::{
@@ -10,7 +10,7 @@ use super::readiness::ReadinessBlocker;
 use crate::commands::info::{DataAccess, render_sections};
 use crate::server::Server;
 
-/// The INFO sections that metrics are taken from.
+/// The INFO sections whose fields become metrics.
 const METRIC_SECTIONS: [&str; 11] = [
     "server",
     "clients",
@@ -25,7 +25,6 @@ const METRIC_SECTIONS: [&str; 11] = [
     "keyspace",
 ];
 
-/// Returns all current metrics.
 pub(super) fn collect_metrics(server: &Server) -> MetricsSnapshot {
     let sections = METRIC_SECTIONS.map(str::to_owned);
     MetricsSnapshot {
@@ -72,7 +71,7 @@ fn collect_limits(server: &Server) -> ConfiguredLimits {
     }
 }
 
-/// Returns the latency statistics of all commands that were called.
+/// Returns latency statistics of all commands that were called at least once.
 pub(super) fn collect_command_latencies(server: &Server) -> Vec<CommandLatency> {
     let percents = server.config.get(keys::LATENCY_TRACKING_INFO_PERCENTILES);
     let totals = server.housekeeping.totals_since_reset();

@@ -1,20 +1,20 @@
-//! The slot map of the status page: owners, and the number of keys or bytes per slot on this node.
+//! The slot map of the status page: the owner of each slot, and the number of keys or bytes in each slot on this node.
 
 use serde::Serialize;
 use slot_routing::Slot;
 
 use crate::server::Server;
 
-/// The metric shown for each slot.
+/// What the map shows for each slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlotMetric {
     Keys,
-    /// Memory in bytes. Computing it locks each slot in turn.
+    /// Memory in bytes. To compute it, each slot is locked in turn.
     Bytes,
 }
 
 impl SlotMetric {
-    /// Parses the query (`by=bytes`).
+    /// Parses the query string. `by=bytes` selects [`Self::Bytes`].
     pub(super) fn from_query(query: &str) -> Self {
         if query == "by=bytes" { Self::Bytes } else { Self::Keys }
     }
@@ -22,9 +22,10 @@ impl SlotMetric {
 
 #[derive(Debug, Serialize)]
 struct SlotMap {
-    /// Ranges of slots with one owner: first, last and the owner's id, which is empty outside of cluster mode.
+    /// Ranges of slots with one owner: the first and last slot and the owner's id, which is empty outside of cluster
+    /// mode.
     owners: Vec<(u16, u16, String)>,
-    /// Values indexed by slot.
+    /// The shown number for each slot, indexed by slot.
     figures: Vec<usize>,
 }
 

@@ -1,11 +1,12 @@
 //! Connection slots: where a connection stays between requests, so that another thread can take it over.
 //!
 //! A slow command blocks its worker and the tasks of all the worker's other connections. A connection is therefore not
-//! owned by its task. It is stored in a connection slot in its thread's mailbox, from where any thread may take it while it
-//! is idle or blocked on keys ([`ConnectionSlots::take_idle`]): it leaves one event loop and is opened in another thread's. Its task
-//! finds the slot empty and ends. A connection that executes a node command or waits for the end of a pause stays.
+//! owned by its task. It is stored in a connection slot in its thread's mailbox. While the connection is idle or
+//! blocked on keys, any thread may take it out ([`ConnectionSlots::take_idle`]) and register its socket with another
+//! event loop. The task then finds the slot empty and ends. A connection that executes a node command or waits for the
+//! end of a pause stays.
 //!
-//! Locked slots are skipped, so that no thread waits for a command.
+//! A locked slot is skipped, so that no thread waits for a command.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -22,12 +23,13 @@ use crate::connection::{Connection, Event};
 /// Holds a connection while its task is not running.
 struct ConnectionSlot(Mutex<Option<Box<Connection>>>);
 
-/// The connection slots of a thread by client id, each with the worker that owns the connection.
+/// The connection slots of a thread by client id, each with the number of the worker that owns the connection.
 #[derive(Default)]
 pub(crate) struct ConnectionSlots(Mutex<HashMap<u64, (usize, Weak<ConnectionSlot>)>>);
 
 impl ConnectionSlot {
-    /// Serves the connection until an event takes it out of the slot; `None` once another thread serves it.
+    /// Serves the connection until an event takes it out of the slot. Ready with `None` if another thread serves it
+    /// now.
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<(Box<Connection>, Event)>> {
         let mut slot = self.0.lock();
         let Some(connection) = slot.as_mut() else { return Poll::Ready(None) };
@@ -37,31 +39,31 @@ impl ConnectionSlot {
 }
 
 impl ConnectionSlots {
-    /// Serves a client on the calling thread, which owns these slots, until it disconnects or moves to another thread.
-    /// When the server stops, the event loops end, and the connections with them.
+    /// Serves a client on the calling thread, which owns these slots, until the client disconnects or moves to another
+    /// thread. Stopping the server drops the event loops and their connections.
     pub(crate) fn serve(
         self: &Arc<Self>,
         connection: Box<Connection>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let (id, owner) = (connection.session.id(), connection.owner());
         let slot = Arc::new(ConnectionSlot(Mutex::new(Some(connection))));
-        // Registered at once rather than when the task first runs, since a script may run before that.
+        // Registered here rather than in the task, since a script may run before the task does.
         self.0.lock().insert(id, (owner, Arc::downgrade(&slot)));
         run_connection(self.clone(), id, slot)
     }
 
-    /// Returns whether there is a connection with such an owner.
+    /// Returns whether `is_selected` holds for the owner of any connection.
     pub(super) fn has_owner(&self, is_selected: impl Fn(usize) -> bool) -> bool {
         self.0.lock().values().any(|(owner, _)| is_selected(*owner))
     }
 
-    /// Removes idle connections with such owners from their event loop.
+    /// Takes out the idle connections whose owners satisfy `is_selected`, and removes them from their event loop.
     pub(super) fn take_idle(&self, is_selected: impl Fn(usize) -> bool) -> Vec<(Box<Connection>, Socket)> {
         let slots = self.0.lock();
         let slots = slots.values().filter(|(owner, _)| is_selected(*owner));
         let slots: Vec<_> = slots.filter_map(|(_, slot)| slot.upgrade()).collect();
         let leave = |slot: Arc<ConnectionSlot>| {
-            // The connection whose command blocks the thread is locked.
+            // The slot whose connection's command blocks the thread is locked, so it is skipped.
             let mut connection = slot.0.try_lock()?.take()?;
             let socket = connection.leave_event_loop().ok()?;
             Some((connection, socket))
@@ -71,14 +73,14 @@ impl ConnectionSlots {
 
     fn remove_slot(&self, id: u64, slot: &Arc<ConnectionSlot>) {
         let mut slots = self.0.lock();
-        // The connection may have returned meanwhile.
+        // The connection may have returned meanwhile in a new slot, which must stay.
         if slots.get(&id).is_some_and(|(_, other)| std::ptr::eq(other.as_ptr(), Arc::as_ptr(slot))) {
             slots.remove(&id);
         }
     }
 }
 
-/// The task of the connection in `slot`, which is one of `slots`.
+/// The task that serves the connection in `slot`. `slots` contains this slot.
 async fn run_connection(slots: Arc<ConnectionSlots>, id: u64, slot: Arc<ConnectionSlot>) {
     while let Some((mut connection, event)) = poll_fn(|context| slot.poll(context)).await {
         match event {
@@ -106,7 +108,8 @@ async fn run_connection(slots: Arc<ConnectionSlots>, id: u64, slot: Arc<Connecti
 mod tests {
     use super::*;
 
-    /// The task is most of the memory of an idle connection. State of a blocking command is boxed when it starts.
+    /// The task takes most of the memory of an idle connection. State of a blocking command is boxed when the command
+    /// starts.
     #[test]
     fn idle_connection_task_is_small() {
         fn future_size<F>(_: impl Fn(Arc<ConnectionSlots>, u64, Arc<ConnectionSlot>) -> F) -> usize {

@@ -15,10 +15,10 @@ use time::macros::format_description;
 /// One log message with its metadata.
 pub(super) struct LogLine<'a> {
     pub(super) pid: u32,
-    /// M master, S replica, X sentinel.
+    /// The role letter: M for a master, S for a replica, X for a sentinel.
     pub(super) role: char,
     pub(super) when: OffsetDateTime,
-    /// 0 (debug) to 3 (warning).
+    /// The level from 0 (debug) to 3 (warning).
     pub(super) level_index: u8,
     pub(super) message: &'a str,
 }
@@ -54,7 +54,7 @@ impl LogLine<'_> {
             )),
             LogTimestamp::Milliseconds => Ok((self.when.unix_timestamp_nanos() / 1_000_000).to_string()),
         };
-        // Cannot fail: these formats use only components that every date has.
+        // Formatting cannot fail, because these formats use only components that every date has.
         when.unwrap_or_default()
     }
 

@@ -1,4 +1,4 @@
-//! A deployment: a server, a cluster or a sentinel group.
+//! A deployment: one server, a cluster, or a sentinel group, with the means to query and check it.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use super::request::{DeploymentKind, DeploymentState, NodeState, StartRequest};
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 const CLUSTER_OPTIONS: &str = "--cluster-enabled yes --cluster-node-timeout 2000";
-/// Maximum number of nodes, to catch mistakes in requests.
+/// Maximum number of nodes per deployment, to catch mistakes in requests.
 const MAX_NODES: usize = 100;
 
 pub(super) struct TestDeployment {
     pub(super) name: String,
     pub(super) kind: DeploymentKind,
-    /// Servers first, then sentinels.
+    /// The servers, followed by the sentinels.
     pub(super) nodes: Vec<Node>,
     pub(super) relays: Option<RelayNetwork>,
     pub(super) frozen: BTreeSet<usize>,
@@ -95,7 +95,7 @@ impl TestDeployment {
             .with_context(|| format!("there is no node {number}, only 0 to {}", count - 1))
     }
 
-    /// The port that other nodes use.
+    /// Returns the port at which other nodes reach this node, directly or through a relay.
     fn relayed_port(&self, number: usize) -> u16 {
         let node = &self.nodes[number];
         match self.kind {
@@ -104,7 +104,7 @@ impl TestDeployment {
         }
     }
 
-    /// The number of the node with this port.
+    /// Returns the number of the node with this port.
     pub(super) fn node_on_port(&self, port: u16) -> Option<usize> {
         (0..self.nodes.len()).find(|number| self.relayed_port(*number) == port)
     }
@@ -123,7 +123,7 @@ impl TestDeployment {
         }
     }
 
-    /// The nodes that are running and not frozen.
+    /// Returns the numbers of the nodes that are running and not frozen.
     pub(super) fn responsive_nodes(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.nodes.len())
             .filter(|number| self.nodes[*number].is_running() && !self.frozen.contains(number))
@@ -163,7 +163,7 @@ impl TestDeployment {
         }
     }
 
-    /// The slots that a node reports as its own.
+    /// Returns the slot ranges that a node reports as its own.
     fn own_slots(&self, number: usize) -> Result<Vec<(u16, u16)>> {
         let nodes = self.query_node(number, "CLUSTER NODES")?.text();
         let line = nodes.lines().find(|line| line.contains("myself"));
@@ -174,7 +174,7 @@ impl TestDeployment {
     /// Checks that all running nodes agree and all replicas are in sync.
     ///
     /// # Errors
-    /// The failed check.
+    /// Says which check has failed.
     pub(super) fn check_healthy(&self) -> Result<()> {
         match self.kind {
             DeploymentKind::Server => self.query_node(0, "PING").map(drop),
@@ -225,13 +225,13 @@ impl TestDeployment {
         Ok(())
     }
 
-    /// The port of the master according to a sentinel.
+    /// Returns the port of the master, as the given sentinel reports it.
     pub(super) fn master_port(&self, sentinel: usize) -> Result<u16> {
         let reply = self.query_node(sentinel, &format!("SENTINEL GET-MASTER-ADDR-BY-NAME {MASTER_NAME}"))?;
         Ok(reply.items()[1].text().parse()?)
     }
 
-    /// The slot ranges in a node's view: first slot, last slot and port of the owner.
+    /// Returns the slot ranges that a node reports, each with its first slot, last slot and the owner's port.
     fn slot_owners(&self, number: usize) -> Result<Vec<(u16, u16, u16)>> {
         let nodes = self.query_node(number, "CLUSTER NODES")?.text();
         let mut owners = Vec::new();
@@ -250,7 +250,7 @@ impl TestDeployment {
         Ok(owners)
     }
 
-    /// Checks that all responsive nodes know another owner of the slots, or another master, instead of this node.
+    /// Checks that every responsive node knows another owner of this node's slots, or another master in its place.
     pub(super) fn check_replaced(&self, number: usize) -> Result<()> {
         self.nodes.get(number).with_context(|| format!("there is no node {number}"))?;
         let old = self.relayed_port(number);
@@ -282,7 +282,7 @@ impl TestDeployment {
     }
 }
 
-/// Waits until `condition` succeeds and returns the seconds.
+/// Waits until `condition` succeeds, and returns how many seconds that took.
 ///
 /// # Errors
 /// The last error of `condition` after the timeout.
@@ -304,7 +304,7 @@ fn connect_to_node(node: &Node) -> Result<Connection> {
     Ok(connection)
 }
 
-/// Parses a slot range. Migrating slots are in brackets, which do not parse, and also included in ranges.
+/// Parses a slot range. Migrating slots do not parse, because they are in brackets; they are included in other ranges.
 fn parse_slot_range(word: &str) -> Option<(u16, u16)> {
     let (first, last) = word.split_once('-').unwrap_or((word, word));
     Some((first.parse().ok()?, last.parse().ok()?))

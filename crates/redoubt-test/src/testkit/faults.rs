@@ -1,4 +1,4 @@
-//! Faults and planned operations.
+//! Faults that a request injects (crashes, partitions) and planned operations such as failovers.
 
 use anyhow::{Context, Result, bail, ensure};
 use harness::{MASTER_NAME, RelayNetwork};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::deployment::{TestDeployment, wait_until};
 use super::request::{DeploymentKind, FailoverKind, WaitCondition};
 
-/// Timeout of a requested failover.
+/// How long a requested failover may take, in seconds.
 const FAILOVER_TIMEOUT_SECONDS: f64 = 30.0;
 
 impl TestDeployment {

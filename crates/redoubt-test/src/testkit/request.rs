@@ -1,4 +1,4 @@
-//! Requests and answers: one JSON object per line.
+//! The requests and answers of the test kit: one JSON object per line.
 
 use std::path::PathBuf;
 
@@ -28,10 +28,10 @@ impl DeploymentKind {
     }
 }
 
-/// A line of standard input.
+/// A request, which is one line of standard input.
 #[derive(Debug, Deserialize)]
 pub(super) struct TestkitRequest {
-    /// Returned with the answer.
+    /// Any value by which the caller recognises the answer, which repeats it.
     #[serde(default)]
     pub(super) id: Value,
     #[serde(flatten)]
@@ -42,12 +42,12 @@ pub(super) struct TestkitRequest {
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub(super) enum TestkitAction {
     Start(StartRequest),
-    /// Return the current state of the nodes.
+    /// Answer with the current state of the nodes.
     Show(TargetDeployment),
     Kill(TargetNode),
     Freeze(TargetNode),
     Thaw(TargetNode),
-    /// Send SIGTERM and wait for the end.
+    /// Send SIGTERM and wait until the process has ended.
     Stop(TargetNode),
     Restart(RestartRequest),
     Partition(PartitionRequest),
@@ -63,19 +63,19 @@ pub(super) enum TestkitAction {
 #[serde(deny_unknown_fields)]
 pub(super) struct StartRequest {
     pub(super) kind: DeploymentKind,
-    /// Number of masters of a cluster.
+    /// Number of masters in a cluster.
     #[serde(default = "default_masters")]
     pub(super) masters: usize,
-    /// Replicas per master of a cluster.
+    /// Number of replicas per master in a cluster.
     #[serde(default = "default_replicas")]
     pub(super) replicas: usize,
     /// Command-line options for every server (not for sentinels), such as `--maxmemory 100mb`.
     #[serde(default)]
     pub(super) options: Vec<String>,
-    /// Another server binary with the command line of redis-server.
+    /// Path of another server binary that has the command line of redis-server.
     #[serde(default)]
     pub(super) program: Option<PathBuf>,
-    /// Enables partitions: servers then connect through relays.
+    /// Whether partitions are possible. The nodes are then connected through relays.
     #[serde(default)]
     pub(super) partitions: bool,
     /// A directory with `server.crt`, `server.key` and `ca.crt`. Every node gets an additional TLS port; the members of a
@@ -92,7 +92,7 @@ fn default_replicas() -> usize {
     1
 }
 
-/// Selects a deployment if several are running.
+/// Names the deployment that a request is for. It may be omitted if only one is running.
 #[derive(Debug, Deserialize)]
 pub(super) struct TargetDeployment {
     #[serde(default)]
@@ -111,7 +111,7 @@ pub(super) struct RestartRequest {
     #[serde(flatten)]
     pub(super) at: TargetDeployment,
     pub(super) node: usize,
-    /// Whether to keep the data.
+    /// Whether the restarted node keeps its data.
     #[serde(default = "default_keeps_data")]
     pub(super) data: bool,
 }
@@ -132,9 +132,9 @@ pub(super) struct PartitionRequest {
 pub(super) struct DropPacketsRequest {
     #[serde(flatten)]
     pub(super) at: TargetDeployment,
-    /// The sender.
+    /// The number of the node whose packets are dropped.
     pub(super) node: usize,
-    /// The receivers; empty means all other nodes.
+    /// The numbers of the receiving nodes. An empty list means all other nodes.
     #[serde(default)]
     pub(super) to: Vec<usize>,
 }
@@ -144,19 +144,19 @@ pub(super) struct MoveSlotRequest {
     #[serde(flatten)]
     pub(super) at: TargetDeployment,
     pub(super) slot: u16,
-    /// The new owner.
+    /// The number of the node that becomes the slot's owner.
     pub(super) to: usize,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum FailoverKind {
-    /// Coordinated with the master; nothing is lost.
+    /// The master takes part, so that no write is lost.
     #[default]
     Planned,
-    /// Without the master, by an election.
+    /// The replica is elected without the master's help.
     Force,
-    /// Without an election.
+    /// The replica takes over without an election.
     Takeover,
 }
 
@@ -164,7 +164,7 @@ pub(super) enum FailoverKind {
 pub(super) struct FailoverRequest {
     #[serde(flatten)]
     pub(super) at: TargetDeployment,
-    /// The replica to promote in a cluster; sentinels choose one themselves.
+    /// The number of the replica to promote in a cluster. Sentinels choose a replica themselves.
     #[serde(default)]
     pub(super) node: Option<usize>,
     #[serde(default)]
@@ -175,7 +175,7 @@ pub(super) struct FailoverRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum WaitCondition {
-    /// All running nodes agree, all slots are served, and replicas are in sync.
+    /// All running nodes agree, all slots are served, and all replicas are in sync.
     Whole,
     /// Another node serves the slots of `node`, or is the master instead of it.
     Replaced,
@@ -196,11 +196,11 @@ fn default_wait_seconds() -> f64 {
     30.0
 }
 
-/// A node in an answer.
+/// The state of a node, as answers show it.
 #[derive(Debug, Serialize)]
 pub(super) struct NodeState {
     pub(super) node: usize,
-    /// `master`, `replica` or `sentinel`; `None` if the node does not respond.
+    /// `master`, `replica` or `sentinel`. `None` if the node does not respond.
     pub(super) role: Option<String>,
     pub(super) host: &'static str,
     pub(super) port: u16,
@@ -208,20 +208,20 @@ pub(super) struct NodeState {
     pub(super) tls_port: Option<u16>,
     pub(super) pid: Option<u32>,
     pub(super) frozen: bool,
-    /// The number of a replica's master.
+    /// The number of a replica's master; `None` for other nodes.
     pub(super) master: Option<usize>,
-    /// First and last slot of each range of a cluster master.
+    /// The first and last slot of each range of a cluster's master.
     pub(super) slots: Vec<(u16, u16)>,
-    /// The directory with its data and its `log`.
+    /// The directory that contains the node's data and its `log`.
     pub(super) folder: PathBuf,
 }
 
-/// A deployment in an answer.
+/// The state of a deployment, as answers show it.
 #[derive(Debug, Serialize)]
 pub(super) struct DeploymentState {
     pub(super) place: String,
     pub(super) kind: DeploymentKind,
-    /// The name of the master for sentinels.
+    /// The name by which sentinels know the master; `None` without sentinels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) master_name: Option<&'static str>,
     pub(super) nodes: Vec<NodeState>,

@@ -1,4 +1,4 @@
-//! Removes all servers and files, even if the test kit is killed.
+//! Removes all servers and files of the test kit, even if the test kit itself is killed.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Prefix of the directory name; other directories are never removed.
+/// Prefix of the directory's name. Directories without this prefix are never removed.
 const FOLDER_PREFIX: &str = "redoubt-testkit-";
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A process that outlives this one and removes the directory.
+/// A second process, the sweeper, that outlives this one and removes the directory.
 pub(super) struct CleanupProcess {
     folder: PathBuf,
     child: Child,
@@ -30,7 +30,7 @@ impl CleanupProcess {
         let own = std::env::current_exe().context("cannot find the path of this program")?;
         let mut command = Command::new(own);
         command.args(["testkit", "--sweep"]).arg(&folder).stdin(Stdio::piped());
-        // Its own process group, so that signals to this group do not end it.
+        // The sweeper has a process group of its own, so that signals to this group do not end it.
         command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         Ok(Self { child: command.spawn().context("the sweeper")?, folder })
     }
@@ -39,20 +39,20 @@ impl CleanupProcess {
         &self.folder
     }
 
-    /// Cleans up and waits for the end of the sweeper.
+    /// Lets the sweeper clean up, and waits until it has ended.
     pub(super) fn clean_up(mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
 }
 
-/// The main function of the sweeper: waits for the end of standard input, kills all processes in the directory, and
-/// removes it.
+/// Runs the sweeper: waits for the end of standard input, kills all processes in the directory, and removes the
+/// directory.
 pub(super) fn run_cleanup(folder: &Path) -> Result<()> {
     let is_ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(FOLDER_PREFIX));
     anyhow::ensure!(is_ours, "{} is not a directory of the test kit", folder.display());
     let folder = folder.canonicalize().context("cannot resolve the directory")?;
-    // Nothing is ever written to this pipe.
+    // Nothing is ever written to this pipe, so the read ends when the test kit ends.
     std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink())
         .context("cannot read standard input")?;
     let began = Instant::now();
@@ -62,7 +62,7 @@ pub(super) fn run_cleanup(folder: &Path) -> Result<()> {
     fs::remove_dir_all(&folder).context("cannot remove the directory")
 }
 
-/// Sends SIGKILL to all processes whose working directory is in this directory; returns their number.
+/// Sends SIGKILL to all processes whose working directory is below `folder`, and returns their number.
 fn kill_all_in(folder: &Path) -> usize {
     let Ok(processes) = fs::read_dir("/proc") else { return 0 };
     let mut killed = 0;
@@ -72,7 +72,7 @@ fn kill_all_in(folder: &Path) -> usize {
         let within = fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
         if within {
             killed += 1;
-            // The process may have ended meanwhile.
+            // An error means that the process has ended meanwhile.
             let _ = kill_process(pid, Signal::KILL);
         }
     }

@@ -72,7 +72,7 @@ impl From<DataSetDescription> for KeyGroup {
     }
 }
 
-/// Command-line options that override or complete sample records.
+/// Command-line options that replace or complete what sample records say.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Overrides {
     pub(super) keys: Option<u64>,
@@ -104,7 +104,7 @@ pub(super) fn read_data_sets(path: &Path, overrides: Overrides) -> Result<Vec<Ke
     .with_context(|| format!("Cannot plan from {shown}"))
 }
 
-/// Sums over all sample records.
+/// Sums over all sample records, from which means are computed.
 #[derive(Debug, Default)]
 struct RecordSums {
     record_count: u64,
@@ -131,7 +131,7 @@ impl RecordSums {
             bail!("the file has no records");
         }
         let mean = |sum: u64, of: u64| (sum + of / 2) / of;
-        // The mean over all records of the longest value.
+        // For each record the longest value counts, and the mean is over all records.
         let longest = mean(self.longest_value_bytes, self.record_count);
         Ok(vec![KeyGroup {
             name,

@@ -45,10 +45,10 @@ pub(crate) struct SampleOptions {
     no_progress: bool,
 }
 
-/// The contents of a state file.
+/// The progress and the result of a scan, as a state file contains them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct ScanState {
-    /// Nodes that are not scanned completely, with their SCAN cursors.
+    /// Nodes that are not scanned completely, each with its SCAN cursor.
     nodes: Vec<(String, u64)>,
     finished: bool,
     groups: KeyGroups,
@@ -70,7 +70,7 @@ impl ScanState {
         Ok(state)
     }
 
-    /// Writes a temporary file and renames it, so that a crash leaves a complete file.
+    /// Writes a temporary file and renames it, so that a crash leaves a complete state file.
     fn write_state_file(&self, path: Option<&Path>) -> Result<()> {
         let Some(path) = path else { return Ok(()) };
         let mut beside = path.as_os_str().to_owned();

@@ -46,7 +46,7 @@ fn format_migration(fields: &MigrationFields) -> String {
     let short = |id: String| id.get(..8).unwrap_or_default().to_owned();
     let other = match text("operation").as_str() {
         "EXPORT" => format!("to {}", short(text("target_node"))),
-        // A replica does not know the source.
+        // A replica does not know the source of its master's import.
         _ if text("source_node").is_empty() => "from another node".to_owned(),
         _ => format!("from {}", short(text("source_node"))),
     };

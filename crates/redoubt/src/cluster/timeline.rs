@@ -10,7 +10,7 @@ use super::replace_control_characters;
 
 /// Width of the timeline in columns.
 const TIMELINE_COLUMNS: u64 = 40;
-/// A gap of this many milliseconds ends the timeline.
+/// The timeline ends before a gap of this many milliseconds between two steps.
 const LONG_GAP_MS: u64 = 10_000;
 
 /// Formats all failovers in the given order.
@@ -45,7 +45,7 @@ fn format_failover(failover: &Failover) -> String {
     text
 }
 
-/// Milliseconds of the last step on the timeline.
+/// Returns the time of the last step on the timeline, in milliseconds.
 fn timeline_end(failover: &Failover) -> u64 {
     let mut end = 0;
     for step in &failover.steps {

@@ -1,18 +1,18 @@
-//! The result of one check.
+//! Findings: what a check has found, how severe it is, and how to fix it.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Severity, from the best to the worst.
+/// How severe a finding is, from the best to the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Severity {
-    /// Nothing to do.
+    /// Nothing needs to be done.
     Fine,
-    /// It works now, but is likely to cause trouble.
+    /// The servers work now, but trouble is likely later.
     Warning,
-    /// It stops the server, loses data, or gives access to anyone.
+    /// The problem stops the server, loses data, or gives access to anyone.
     Fault,
 }
 
@@ -20,11 +20,11 @@ pub(super) enum Severity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) verdict: Severity,
-    /// The subject: a short name, or the address of a node.
+    /// What was checked: a short name, or the address of a node.
     pub(super) about: String,
-    /// The observed state.
+    /// What the check has observed.
     pub(super) text: String,
-    /// How to fix it; `None` if there is nothing to fix.
+    /// How to fix the problem; `None` if there is nothing to fix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fix: Option<String>,
 }
@@ -58,7 +58,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A human-readable number of bytes.
+/// Formats a number of bytes for humans.
 pub(super) fn format_size(bytes: u64) -> String {
     let units = ["bytes", "KB", "MB", "GB", "TB"];
     let mut number = bytes as f64;

@@ -10,11 +10,11 @@ use super::finding::{Finding, format_size};
 
 pub(super) use facts::HostFacts;
 
-/// Open files that a server needs in addition to one per client.
+/// Number of open files that a server needs in addition to one per client.
 const RESERVED_FILES: u64 = 32;
-/// Above this `vm.swappiness`, the kernel swaps out processes that are idle for a while.
+/// With a higher `vm.swappiness`, the kernel swaps out processes that are idle for a while.
 const MAX_SWAPPINESS: u64 = 10;
-/// Clock sources that are read in user space, without a system call.
+/// Clock sources that can be read in user space, without a system call.
 const FAST_CLOCK_SOURCES: &[&str] = &["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
 
 /// What a configuration requires of the machine.
@@ -22,7 +22,7 @@ const FAST_CLOCK_SOURCES: &[&str] = &["tsc", "kvm-clock", "hyperv_clocksource_ts
 pub(super) struct HostRequirements {
     pub(super) backlog: u64,
     pub(super) clients: u64,
-    /// `maxmemory`; `None` if unlimited.
+    /// `maxmemory` in bytes; `None` if it is unlimited.
     pub(super) max_memory: Option<u64>,
     /// Whether snapshots or the append-only file are enabled.
     pub(super) persists_data: bool,
@@ -183,7 +183,7 @@ fn check_folder(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> {
 
 fn check_disk(facts: &HostFacts, expected: &HostRequirements) -> Option<Finding> {
     let free = facts.disk_free.filter(|_| expected.persists_data)?;
-    // The old file is deleted only after the new one is complete.
+    // A save needs room for a second file, because the old file is deleted only after the new one is complete.
     let needed = facts.files_size.max(expected.max_memory.unwrap_or(0));
     let free_shown = format_size(free);
     Some(if facts.files_size > free {

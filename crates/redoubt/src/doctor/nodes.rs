@@ -10,26 +10,26 @@ use super::finding::{Finding, format_size};
 
 pub(super) use query::{connect_with_timeout, query_all_nodes, query_server, with_address};
 
-/// Milliseconds. With larger clock differences, keys expire too early or too late after a failover.
+/// Maximum difference between the nodes' clocks. With a larger one, keys expire too early or too late after a failover.
 const MAX_CLOCK_DIFFERENCE_MS: i64 = 500;
 /// An election needs a majority of the masters, so with two masters neither may fail.
 const MIN_MASTERS: usize = 3;
 const SLOTS: usize = 16384;
 
-/// Facts about one server.
+/// What was found out about one server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ServerFacts {
-    /// Host and port that other nodes use.
+    /// The host and port at which other nodes reach the server.
     pub(super) address: String,
     /// Why the connection failed; `None` if it succeeded.
     pub(super) connect_error: Option<String>,
     /// Why the bus port is unreachable; `None` if it is reachable or cluster mode is off.
     pub(super) bus_error: Option<String>,
-    /// Milliseconds by which its clock is ahead of this machine's; `None` if INFO has no time.
+    /// How many milliseconds the server's clock is ahead of this machine's; `None` if INFO has no time.
     pub(super) clock_ahead_ms: Option<i64>,
-    /// The fields of INFO.
+    /// The fields of INFO as pairs of name and value.
     pub(super) info: Vec<(String, String)>,
-    /// Its view of the cluster, in cluster mode.
+    /// The server's view of its cluster; `None` outside of cluster mode.
     pub(super) cluster_view: Option<ClusterView>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct ServerFacts {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ClusterView {
     pub(super) id: String,
-    /// `cluster_state` is `ok`.
+    /// Whether the node reports `cluster_state:ok`.
     pub(super) is_ok: bool,
     pub(super) peers: Vec<ClusterPeer>,
 }
@@ -48,9 +48,9 @@ pub(super) struct ClusterPeer {
     pub(super) id: String,
     pub(super) address: String,
     pub(super) bus_port: u16,
-    /// The id of its master, if it is a replica.
+    /// The id of a replica's master; `None` for a master.
     pub(super) master: Option<String>,
-    /// Flagged FAIL, not just PFAIL.
+    /// Whether the node is flagged FAIL. PFAIL alone does not count.
     pub(super) has_failed: bool,
     /// Whether the queried node has a bus link to this peer.
     pub(super) is_linked: bool,
@@ -62,7 +62,7 @@ impl ServerFacts {
         self.info.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Name and version of the server software.
+    /// Returns the name and version of the server software. `None` if INFO has no version.
     pub(super) fn server_version(&self) -> Option<String> {
         let named = ["redoubt_version", "valkey_version", "redis_version"];
         named.iter().find_map(|name| Some(format!("{} {}", name.split('_').next()?, self.info_field(name)?)))
@@ -74,14 +74,14 @@ pub(super) fn check_servers(nodes: &[ServerFacts]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = nodes.iter().flat_map(check_server).collect();
     findings.extend(check_versions(nodes));
     findings.extend(check_clocks(nodes));
-    // One view suffices: where views differ, the bus links are broken and reported above.
+    // One view suffices. Where views differ, the bus links are broken, which is reported above.
     if let Some(place) = nodes.iter().find_map(|node| node.cluster_view.as_ref()) {
         findings.extend(check_cluster(place));
     }
     findings
 }
 
-/// The finding for a server or sentinel that cannot be queried.
+/// Returns the finding for a server or sentinel that cannot be queried.
 pub(super) fn unreachable_finding(about: &str, reason: &str) -> Finding {
     let fix = "check that it runs, listens on this address ('bind'), and that no firewall blocks its port";
     Finding::fault(about, format!("cannot connect: {reason}"), fix)
@@ -172,14 +172,14 @@ pub(super) fn check_versions(nodes: &[ServerFacts]) -> Option<Finding> {
 
 pub(super) fn check_clocks(nodes: &[ServerFacts]) -> Option<Finding> {
     let told = || nodes.iter().filter_map(|node| Some((node.clock_ahead_ms?, node.address.as_str())));
-    // A single clock cannot differ from others.
+    // With a single clock there is nothing to compare.
     told().nth(1)?;
-    // Among equal clocks pick the first, so that repeated runs name the same node.
+    // Of several equal clocks the first is named, so that repeated runs name the same node.
     let ((least, behind), (most, ahead)) =
         (told().min_by_key(|told| told.0)?, told().rev().max_by_key(|told| told.0)?);
     let difference = most - least;
     let text = match difference {
-        // Both would be the same node.
+        // Without a difference, both names would be those of the same node.
         0 => "all clocks agree to the millisecond".to_owned(),
         _ => format!("{ahead} is {difference} ms ahead of {behind}"),
     };

@@ -14,12 +14,12 @@ pub(super) use query::query_all_sentinels;
 /// A leader needs a majority of all sentinels, so with two sentinels neither may fail.
 const MIN_SENTINELS: usize = 3;
 
-/// Facts about one sentinel.
+/// What was found out about one sentinel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SentinelFacts {
-    /// Facts that servers have, too.
+    /// The facts that servers have, too.
     pub(super) node: ServerFacts,
-    /// Why it could not write its configuration.
+    /// Why the sentinel could not write its configuration file; `None` if it could.
     pub(super) write_error: Option<String>,
     pub(super) masters: Vec<MasterView>,
 }
@@ -31,12 +31,12 @@ pub(super) struct MasterView {
     pub(super) address: String,
     /// Flags such as `s_down`, `o_down` and `disconnected`.
     pub(super) flags: BTreeSet<String>,
-    /// Sentinels that must agree that it is down.
+    /// The number of sentinels that must agree that the master is down.
     pub(super) check_quorum: usize,
-    /// Number of known sentinels, including this one.
+    /// The number of sentinels that this one knows, including itself.
     pub(super) sentinels: usize,
     pub(super) replicas: usize,
-    /// The error of SENTINEL CKQUORUM, if any.
+    /// The error reply to SENTINEL CKQUORUM; `None` if the quorum can be reached.
     pub(super) quorum_error: Option<String>,
 }
 

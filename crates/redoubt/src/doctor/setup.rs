@@ -9,7 +9,7 @@ use super::finding::Finding;
 
 /// A certificate that expires within this number of days is reported.
 const RENEWAL_DAYS: i64 = 30;
-/// Default distance of the bus port from the client port.
+/// Default difference between the bus port and the client port.
 const BUS_PORT_OFFSET: u32 = 10_000;
 
 /// Loads the file into `config`, as the server does at startup.
@@ -33,7 +33,7 @@ pub(super) fn load_config(config: &Config, file: &Path) -> Vec<Finding> {
     findings
 }
 
-/// Checks the parameter values.
+/// Runs all checks of the parameter values.
 pub(super) fn check_parameters(config: &Config) -> Vec<Finding> {
     [check_access, check_persistence, check_bus_port].iter().filter_map(|check| check(config)).collect()
 }
@@ -103,7 +103,7 @@ fn check_bus_port(config: &Config) -> Option<Finding> {
     })
 }
 
-/// Checks the certificates; `now` is in Unix seconds.
+/// Checks the certificates. `now` is the Unix time in seconds.
 pub(super) fn check_certificates(files: &[CertificateFile], now: i64) -> Vec<Finding> {
     files.iter().map(|file| check_certificate(file, now)).collect()
 }

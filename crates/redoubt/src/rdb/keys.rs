@@ -15,17 +15,17 @@ pub(crate) struct KeyInfo {
     pub(crate) db: u16,
     pub(crate) key: Vec<u8>,
     pub(crate) kind: Kind,
-    /// OBJECT ENCODING under the default limits.
+    /// The encoding as OBJECT ENCODING shows it with the default limits.
     pub(crate) encoding: &'static str,
     pub(crate) elements: u64,
-    /// Bytes of the longest element: field or value of a hash, node of a stream.
+    /// Bytes of the longest element: a field or value of a hash, or a node of a stream.
     pub(crate) longest: u64,
-    /// Estimated bytes in memory.
+    /// Estimated bytes that the key takes in memory.
     pub(crate) size: u64,
     pub(crate) expiry: Option<Millis>,
 }
 
-/// Selects keys.
+/// Selects keys by database, type and pattern.
 #[derive(Debug, Default)]
 pub(crate) struct KeyFilter {
     db: Option<u16>,
@@ -53,7 +53,7 @@ impl KeyFilter {
     }
 }
 
-/// Reads a file key by key.
+/// Reads an RDB file key by key, and combines the parts of large values.
 #[derive(Debug)]
 pub(crate) struct KeyReader<R> {
     loader: RdbLoader<R>,
@@ -62,11 +62,11 @@ pub(crate) struct KeyReader<R> {
     skipped_keys: u64,
 }
 
-/// A key whose further parts may follow.
+/// A key of which further parts may follow in the file.
 struct PartialKey {
     info: KeyInfo,
     counts: ElementCounts,
-    /// Bytes of the value if it stays packed.
+    /// Bytes of the value in the packed encoding; `None` if it is too large for that.
     packed_bytes: Option<u64>,
 }
 
@@ -109,7 +109,7 @@ impl<R: Read> KeyReader<R> {
         Ok(Self { loader: RdbLoader::new(input, ReadLimits::default())?, filter, skipped_keys: 0 })
     }
 
-    /// Number of skipped keys with empty collections, regardless of the filter.
+    /// Returns the number of skipped keys with empty collections, regardless of the filter.
     pub(crate) fn skipped_keys(&self) -> u64 {
         self.skipped_keys
     }

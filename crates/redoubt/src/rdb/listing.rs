@@ -11,7 +11,7 @@ use time::format_description::well_known::Rfc3339;
 use super::keys::KeyInfo;
 use super::{RdbFormat, escape_key};
 
-/// Columns of the memory report of redis-rdb-tools.
+/// The columns of the memory report of redis-rdb-tools, which other tools read.
 const CSV_COLUMNS: [&str; 8] =
     ["database", "type", "key", "size_in_bytes", "encoding", "num_elements", "len_largest_element", "expiry"];
 
@@ -20,7 +20,7 @@ const CSV_COLUMNS: [&str; 8] =
 struct ListingRow<'a> {
     db: u16,
     key: String,
-    /// The key in hexadecimal if it is not valid UTF-8.
+    /// The key in hexadecimal. `None` if it is valid UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_hex: Option<String>,
     r#type: &'a str,
@@ -28,13 +28,13 @@ struct ListingRow<'a> {
     elements: u64,
     largest_element: u64,
     size: u64,
-    /// Unix milliseconds.
+    /// The expiry time in Unix milliseconds; `None` if the key does not expire.
     expires_at: Option<i64>,
-    /// Milliseconds from now, negative if expired.
+    /// The time until the key expires, in milliseconds. It is negative if the key has expired.
     ttl: Option<i64>,
 }
 
-/// Output in one of the formats.
+/// Prints keys in one of the formats.
 pub(super) enum KeyListing<W: Write> {
     Text(W, Millis),
     Json(W, Millis),

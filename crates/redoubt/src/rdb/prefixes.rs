@@ -1,12 +1,12 @@
 //! Sums up keys by pattern in bounded memory.
 //!
-//! The pattern of a key has its parts between separators, with ids replaced by `*`: `user:17:cart` and `user:18:cart` are
-//! both `user:*:cart`. If there are too many patterns, all are shortened (`user:*:*`, then `user:*`), so their number is
-//! bounded and keys with the same beginning stay together.
+//! The pattern of a key consists of its parts between separators, with ids replaced by `*`: `user:17:cart` and
+//! `user:18:cart` are both `user:*:cart`. If there are too many patterns, all of them are shortened (`user:*:*`, then
+//! `user:*`), so their number is bounded and keys with the same beginning stay together.
 
 use std::collections::HashMap;
 
-/// Maximum number of patterns.
+/// If there are more patterns than this, all of them are shortened.
 const MAX_PATTERNS: usize = 10_000;
 /// Initial maximum number of parts in a pattern.
 const INITIAL_DEPTH: usize = 6;
@@ -64,7 +64,7 @@ impl PatternSums {
         }
     }
 
-    /// Patterns ordered by bytes, largest first.
+    /// Returns the patterns with the most bytes, largest first.
     pub(crate) fn largest_patterns(&self, count: usize) -> Vec<(&[u8], KeySums)> {
         let mut all: Vec<(&[u8], KeySums)> =
             self.sums_by_pattern.iter().map(|(name, sum)| (&name[..], *sum)).collect();
@@ -106,7 +106,7 @@ fn split_parts<'a>(key: &'a [u8], separator: &'a [u8]) -> impl Iterator<Item = &
     })
 }
 
-/// Appends a part with its id replaced by `*`: the whole part, or its trailing digits.
+/// Appends a part of a key in which the id is replaced by `*`. The id is the whole part or its trailing digits.
 fn replace_id(part: &[u8], out: &mut Vec<u8>) {
     let is_id = |byte: &u8| byte.is_ascii_hexdigit() || *byte == b'-';
     let has_digit = part.iter().any(u8::is_ascii_digit);

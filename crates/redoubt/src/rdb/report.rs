@@ -11,7 +11,7 @@ use super::prefixes::{KeySums, PatternSums};
 use super::{RdbFormat, escape_key};
 use capacity::estimate;
 
-/// A candidate for the biggest keys, ordered by size first.
+/// A key that may be among the biggest. The order is by size first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct BigKey {
     size: u64,
@@ -30,7 +30,7 @@ pub(super) struct MemoryReport {
     /// Sums by type and encoding.
     kinds: BTreeMap<(&'static str, &'static str), KeySums>,
     prefixes: PatternSums,
-    /// A min-heap, so that the smallest is replaced.
+    /// A min-heap, so that a bigger key replaces the smallest one.
     biggest: BinaryHeap<Reverse<BigKey>>,
 }
 

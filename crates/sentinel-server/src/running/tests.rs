@@ -1,5 +1,4 @@
-//! Replies and votes while the journal or the configuration file cannot be written, and the handling of users and
-//! pauses.
+//! Tests of replies and votes while the journal or the configuration file cannot be written, and of users and pauses.
 
 use std::fs;
 
@@ -14,7 +13,7 @@ sentinel monitor mymaster 127.0.0.1 1 2
 ";
 const CANDIDATE: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
-/// Creates a sentinel with one client.
+/// Creates a sentinel with one client. Returns the queue of the client's replies.
 fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     let (files, groups) = Files::open(folder.join("sentinel.conf")).unwrap();
     let own = sentinel::SentinelConfig::parse(CONFIG).unwrap();
@@ -45,8 +44,8 @@ fn received(replies: &mut UnboundedReceiver<Vec<u8>>) -> Option<String> {
     replies.try_recv().ok().map(|bytes| String::from_utf8(bytes).unwrap())
 }
 
-/// The disk is full when a candidate requests a vote. There is no reply, because the vote would be lost in a crash;
-/// other requests are answered. Once there is space, the next request gets the vote.
+/// A candidate that requests a vote while the disk is full gets no reply, because the vote would be lost in a crash.
+/// Other requests are answered. Once there is space, the next request gets the vote.
 #[test]
 fn vote_that_cannot_be_written_is_not_given() {
     let folder = tempfile::tempdir().unwrap();
@@ -57,7 +56,7 @@ fn vote_that_cannot_be_written_is_not_given() {
     assert_eq!(received(&mut replies), given(1));
 
     center.files.fill_disk();
-    // Compacting the journal fails as well, because a directory has its temporary name.
+    // Compacting the journal fails as well, because a directory has the name of its temporary file.
     let journal = folder.path().join("sentinel.conf.raft");
     let before = fs::read(&journal).unwrap();
     fs::remove_file(&journal).unwrap();
@@ -71,13 +70,13 @@ fn vote_that_cannot_be_written_is_not_given() {
     fs::write(&journal, before).unwrap();
     ask(&mut center, &vote(3));
     assert_eq!(received(&mut replies), given(3));
-    // The vote is durable.
+    // The vote must be on disk after a restart.
     drop(center);
     let (_, groups) = Files::open(folder.path().join("sentinel.conf")).unwrap();
     assert_eq!(groups["mymaster"].term.0, 3);
 }
 
-/// Sends a line and returns the reply with line breaks replaced by `|`.
+/// Sends a request line and returns the reply, with line breaks replaced by `|`.
 fn talk(center: &mut Center, replies: &mut UnboundedReceiver<Vec<u8>>, line: &str) -> String {
     ask(center, line);
     let mut all = Vec::new();
@@ -87,8 +86,8 @@ fn talk(center: &mut Center, replies: &mut UnboundedReceiver<Vec<u8>>, line: &st
     String::from_utf8(all).unwrap().trim_end().replace("\r\n", "|")
 }
 
-/// A new user is saved at once, without the plaintext password, and known after a restart. The unchanged user `default`
-/// is not saved.
+/// A new user is saved at once, without the plaintext password, and still exists after a restart. The unchanged user
+/// `default` is not saved.
 #[test]
 fn users_are_saved_before_acl_setuser_is_answered() {
     let folder = tempfile::tempdir().unwrap();

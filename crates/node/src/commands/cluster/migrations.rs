@@ -1,4 +1,5 @@
-//! Atomic slot migration: MIGRATESLOTS, CANCELSLOTMIGRATIONS, GETSLOTMIGRATIONS, SYNCSLOTS and MIGRATION.
+//! The commands of atomic slot migration: CLUSTER MIGRATESLOTS, CANCELSLOTMIGRATIONS, GETSLOTMIGRATIONS, SYNCSLOTS and
+//! MIGRATION.
 
 use clock::Millis;
 use migration::{
@@ -13,7 +14,6 @@ use crate::connection::Connection;
 use crate::migration::PullTask;
 use crate::server::Server;
 
-/// The commands of atomic slot migration.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum MigrationCommand {
     Begin,
@@ -23,7 +23,7 @@ pub(super) enum MigrationCommand {
     Sync,
 }
 
-/// Returns why SETSLOT is refused at present.
+/// Returns the error reply to CLUSTER SETSLOT if this node must refuse that command now.
 pub(super) fn setslot_conflict(server: &Server) -> Option<&'static str> {
     match () {
         () if server.replication.is_replica() => Some("ERR Please use SETSLOT only with masters."),
@@ -33,7 +33,7 @@ pub(super) fn setslot_conflict(server: &Server) -> Option<&'static str> {
     }
 }
 
-/// Executes all of these commands but SYNCSLOTS.
+/// Executes the commands of atomic slot migration except SYNCSLOTS, which needs the connection ([`execute_syncslots`]).
 pub(super) fn execute_migration_command(
     server: &Server,
     step: MigrationCommand,
@@ -59,7 +59,8 @@ pub(super) fn execute_migration_command(
     }
 }
 
-/// Returns the arguments from this one on, each up to its first NUL: valkey-cli 9.1 sends one after SLOTSRANGE.
+/// Returns the arguments from index `from` on. Each is cut at its first NUL, because valkey-cli 9.1 sends one after
+/// SLOTSRANGE.
 fn arguments_from(args: Args<'_>, from: usize) -> Vec<String> {
     let until_nul = |word: &[u8]| word.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
     args.iter().skip(from).map(|word| String::from_utf8_lossy(&until_nul(word)).into_owned()).collect()
@@ -75,7 +76,7 @@ fn start_migrations(server: &Server, args: Args<'_>) -> Result<(), String> {
     server.migrations.begin_exports(orders)
 }
 
-/// CLUSTER MIGRATION, as in Redis 8.4.
+/// Executes CLUSTER MIGRATION, as in Redis 8.4.
 fn execute_cluster_migration(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
     const WRONG_ARITY: &str = "ERR wrong number of arguments for 'cluster|migration' command";
     let is = |index: usize, word: &str| {
@@ -143,10 +144,10 @@ fn write_pull_task(task: &PullTask, reply: &mut Writer<'_>) {
     write_progress(&task.progress, task.started, ended, reply);
 }
 
-/// The number of additional fields that only Redoubt has.
+/// The number of fields that neither Redis nor Valkey has.
 const PROGRESS_FIELDS: usize = 5;
 
-/// Writes the progress of a job; unknown values are -1.
+/// Writes the progress of a job. Unknown values are written as -1.
 fn write_progress(progress: &Progress, started: Millis, ended: Option<Millis>, reply: &mut Writer<'_>) {
     let now = time::now();
     let left = if ended.is_some() { Some(0) } else { progress.remaining_ms(started, now) };
@@ -188,19 +189,19 @@ fn write_job(job: &Job, reply: &mut Writer<'_>) {
     };
     text("state", job.state);
     text("message", &job.message);
-    // Snapshots need no copy-on-write memory.
+    // Snapshots are taken without fork, so copy-on-write costs no memory.
     reply.bulk(b"cow_size");
     reply.integer(0);
     reply.bulk(b"remaining_repl_size");
     reply.integer(i64::try_from(job.progress.remaining).unwrap_or(i64::MAX));
-    // A replica does not know the progress of its master's jobs.
+    // Only the node that runs the job knows its progress; a replica of that node does not.
     if job.endpoints.is_some() {
         let ended = (!job.is_active).then_some(job.updated);
         write_progress(&job.progress, job.created, ended, reply);
     }
 }
 
-/// CLUSTER SYNCSLOTS from another node. After ESTABLISH and RESUME the connection moves to the migration thread.
+/// Executes CLUSTER SYNCSLOTS from another node. After ESTABLISH and RESUME the migration thread owns the connection.
 pub(super) fn execute_syncslots(connection: &mut Connection, args: Args<'_>) {
     if let Err(text) = run_sync_slots(connection, args) {
         connection.reply().error(&text);

@@ -1,4 +1,4 @@
-//! Parses CLUSTER commands that change something. An error is the complete reply text.
+//! Parses CLUSTER commands that change the cluster. An error is the complete reply text.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,7 +12,6 @@ const SYNTAX_ERROR: &str = "ERR syntax error";
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 const BUS_PORT_OFFSET: i64 = 10_000;
 
-/// A parsed command.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ClusterChange {
     AddSlots,
@@ -31,7 +30,7 @@ pub(super) enum ClusterChange {
     SetSlot,
 }
 
-/// Parses the arguments, and adds what the state machine needs to know about keys.
+/// Parses the arguments. Checks on keys, which the state machine cannot make, are added from `keyspace`.
 pub(super) fn parse_change(
     change: ClusterChange,
     words: &[String],
@@ -64,7 +63,7 @@ pub(super) fn parse_change(
     })
 }
 
-/// Formats an error with the subcommand as the client wrote it, up to 128 characters as in Redis.
+/// Returns the error reply. As in Redis, it contains up to 128 characters of the subcommand as the client wrote it.
 fn invalid_arguments_error(words: &[String]) -> String {
     let subcommand: String = words[1].chars().take(128).collect();
     format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try CLUSTER HELP.")
@@ -94,7 +93,8 @@ fn parse_slot_ranges(words: &[String], subcommand: &str) -> Result<Vec<Slot>, St
             return Err(format!("ERR start slot number {first} is greater than end slot number {last}"));
         }
         all.extend((first.number()..=last.number()).filter_map(Slot::new));
-        // A longer list repeats a slot, which is reported for the first repetition.
+        // A list longer than all slots repeats a slot. The state machine reports the first repetition, so the rest is
+        // dropped.
         all.truncate(2 * slot_routing::SLOT_COUNT);
     }
     Ok(all)
@@ -112,7 +112,7 @@ fn parse_set_slot(words: &[String], keyspace: &Keyspace) -> Result<OperatorComma
     Ok(OperatorCommand::SetSlot { slot, change, keys_in_slot, timeout })
 }
 
-/// TIMEOUT milliseconds. As in Valkey, other words are ignored, and 0 means the default.
+/// Parses the TIMEOUT option in milliseconds. As in Valkey, other words are ignored, and 0 means the default.
 fn parse_timeout(words: &[&str]) -> Result<Duration, String> {
     let Some(at) = words.iter().position(|word| word.eq_ignore_ascii_case("timeout")) else {
         return Ok(SET_SLOT_TIMEOUT);
@@ -150,7 +150,7 @@ fn parse_reset(words: &[String], holds_keys: bool) -> Result<OperatorCommand, St
 fn parse_set_config_epoch(word: &str) -> Result<OperatorCommand, String> {
     let number = parse_integer(word).ok_or(NOT_INTEGER)?;
     let epoch = u64::try_from(number).map_err(|_| format!("ERR Invalid config epoch specified: {number}"))?;
-    // Leaves room for epochs to grow.
+    // The limit leaves room for later epochs, which are larger.
     if epoch >= 1 << 62 {
         return Err(format!("ERR Invalid config epoch specified: {number}"));
     }
@@ -186,7 +186,7 @@ mod tests {
         let keyspace = Keyspace::new(1, 1);
         let wrong = "ERR unknown subcommand or wrong number of arguments for";
         let set_slot = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP";
-        // command, its arguments, the reply
+        // Columns: command, its arguments, the reply.
         let table = [
             (C::AddSlots, "addslots 99999", BAD_SLOT.to_owned()),
             (C::DelSlots, "delslots 1 x", BAD_SLOT.to_owned()),

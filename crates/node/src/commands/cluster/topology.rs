@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use resp::Writer;
 use slot_routing::{ClientTransport, EndpointType, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
-/// CLUSTER SLOTS: for each range of slots its ends, the owner and the owner's replicas.
+/// Replies to CLUSTER SLOTS: for each range of slots its ends, the owner and the owner's replicas.
 pub(super) fn write_slots(
     preferred: EndpointType,
     transport: ClientTransport,
@@ -27,7 +27,6 @@ pub(super) fn write_slots(
     }
 }
 
-/// Returns ranges of consecutive slots with the same owner.
 fn owned_ranges(topology: &Topology) -> Vec<(Slot, Slot, &Member)> {
     let mut ranges: Vec<(Slot, Slot, &Member)> = Vec::new();
     for slot in Slot::all() {
@@ -51,7 +50,7 @@ fn write_slot_node(
 ) {
     reply.array(4);
     match preferred {
-        // Clients use the address they are connected to.
+        // A null endpoint tells clients to use the address that they are connected to.
         EndpointType::Unknown => reply.null(),
         kind => reply.bulk(node.endpoint.host(kind, transport).as_bytes()),
     }
@@ -77,7 +76,7 @@ fn write_field(reply: &mut Writer<'_>, name: &[u8], value: &str) {
     reply.bulk(value.as_bytes());
 }
 
-/// CLUSTER SHARDS: each shard with its slots and all of its nodes, including a failed former master.
+/// Replies to CLUSTER SHARDS: each shard with its slots and all of its nodes, including a failed former master.
 pub(super) fn write_shards(
     preferred: EndpointType,
     transport: ClientTransport,
@@ -110,7 +109,7 @@ pub(super) fn write_shards(
     }
 }
 
-/// A shard: its nodes, the ends of its slot ranges, and those of its nodes that own slots.
+/// A shard for CLUSTER SHARDS: all its nodes, the ends of its slot ranges, and the nodes that own slots.
 #[derive(Default)]
 struct Shard<'a> {
     nodes: Vec<&'a Member>,
@@ -183,7 +182,7 @@ mod tests {
         }
     }
 
-    /// A failed and replaced master used to appear as a second shard with the same id.
+    /// Regression test: a failed and replaced master used to appear as a second shard with the same id.
     #[test]
     fn shard_is_listed_once_with_its_failed_master() {
         let id = |byte| NodeId::from_random([byte; 20]);

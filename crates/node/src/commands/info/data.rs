@@ -8,14 +8,14 @@ use slot_routing::{SLOT_COUNT, Slot};
 use super::DataAccess;
 use crate::server::Server;
 
-/// The sample size for the mean time to live, in all and per slot.
+/// The maximum number of keys sampled for the mean time to live, in total and per slot.
 const MAX_TTL_SAMPLES: usize = 128;
 const SAMPLES_PER_SLOT: usize = 8;
 const SLOT_STEP: usize = 7919;
 
 pub(super) fn write_persistence(server: &Server, text: &mut InfoText) {
     durability::saving::write_persistence_info(&server.durability, text.write_raw());
-    // There are no forked child processes.
+    // Nothing forks here, so the fields about child processes are constant.
     for name in ["module_fork_in_progress", "module_fork_last_cow_size", "slot_migration_fork_in_progress"] {
         text.write_line(name, 0);
     }
@@ -42,7 +42,7 @@ pub(super) fn write_keyspace(data: &mut DataAccess<'_, '_>, text: &mut InfoText)
 /// Returns the mean time to live in milliseconds, over a sample of keys in slots that are not locked.
 fn estimate_average_ttl(data: &mut DataAccess<'_, '_>, db: u16) -> i64 {
     let mut sample = TtlSample { db, now: process::time::now(), total_ms: 0, key_count: 0 };
-    // A step coprime to the number of slots visits all of them.
+    // The step is coprime to the number of slots, so the loop visits all slots.
     let mut slot = 0;
     for _ in 0..SLOT_COUNT {
         slot = (slot + SLOT_STEP) % SLOT_COUNT;
@@ -67,17 +67,15 @@ fn estimate_average_ttl(data: &mut DataAccess<'_, '_>, db: u16) -> i64 {
     i64::try_from(sample.total_ms / sample.key_count.max(1) as i128).unwrap_or(i64::MAX)
 }
 
-/// The remaining time to live of sampled keys.
+/// The sum and number of the sampled times to live.
 struct TtlSample {
     db: u16,
     now: Millis,
-    /// In milliseconds.
     total_ms: i128,
     key_count: usize,
 }
 
 impl TtlSample {
-    /// Samples some keys of a slot.
     fn sample_slot(&mut self, slot: &SlotData) {
         let Some(table) = slot.table_if(self.db) else { return };
         table.scan(0, SAMPLES_PER_SLOT, &mut |item| {

@@ -32,7 +32,7 @@ pub(super) fn write_memory(server: &Server, text: &mut InfoText) {
     text.write_line("allocator_allocated", usage.allocated);
     text.write_line("allocator_active", usage.active);
     text.write_line("allocator_resident", usage.resident);
-    // Jemalloc returns such pages at once by default.
+    // "Muzzy" pages do not exist, because jemalloc returns them at once by default.
     text.write_line("allocator_muzzy", 0);
     let mut both = |name: &str, bytes: u64| {
         text.write_line(name, bytes);
@@ -42,7 +42,7 @@ pub(super) fn write_memory(server: &Server, text: &mut InfoText) {
     let scripts = &server.engine.scripts;
     both("used_memory_lua", scripts.lua_bytes() as u64);
     let functions = scripts.functions.bytes();
-    // Each thread runs scripts and functions in the same Lua state.
+    // Each thread runs scripts and functions in the same Lua state, so both totals are equal.
     both("used_memory_vm_total", scripts.lua_bytes() as u64);
     both("used_memory_scripts", (scripts.bytes() + functions) as u64);
     both("maxmemory", server.config.get(keys::MAXMEMORY) as u64);
@@ -63,7 +63,7 @@ fn write_overhead(server: &Server, overhead: &MemoryOverhead, functions: usize, 
     let scripts = &server.engine.scripts;
     text.write_line("mem_not_counted_for_evict", overhead.beyond_backlog + scripts.lua_bytes());
     text.write_line("mem_replication_backlog", overhead.backlog);
-    // Replicas read from the one log; this is the stream buffered while a snapshot is received.
+    // Replicas read directly from the log, so only the stream buffered while a snapshot is received counts here.
     let held = server.replication.buffered_bytes() as usize;
     text.write_line("mem_replicas_repl_buffer", held);
     text.write_line("mem_total_replication_buffers", overhead.backlog + overhead.beyond_backlog + held);
@@ -80,7 +80,7 @@ fn write_overhead(server: &Server, overhead: &MemoryOverhead, functions: usize, 
     text.write_line("number_of_functions", scripts.functions.len());
     text.write_line("number_of_libraries", scripts.functions.libraries().len());
     text.write_line("mem_allocator", "jemalloc-5.3.0");
-    // Tables grow in place, and memory is defragmented per slot.
+    // Hash tables grow in place, so there are no tables to rehash. Defragmentation works per slot.
     text.write_line("mem_overhead_db_hashtable_rehashing", 0);
     text.write_line("active_defrag_running", 0);
     text.write_line("lazyfree_pending_objects", server.engine.lazy_free.pending());

@@ -39,10 +39,10 @@ fn write_traffic(server: &Server, totals: &StatisticsTotals, text: &mut InfoText
 fn write_key_counters(server: &Server, totals: &StatisticsTotals, text: &mut InfoText) {
     text.write_line("expired_keys", totals[Counter::ExpiredKeys]);
     text.write_line("expired_fields", totals[Counter::ExpiredFields]);
-    // Redis's name for the same value.
+    // Redis has this name for the number of expired fields.
     text.write_line("expired_subkeys", totals[Counter::ExpiredFields]);
     text.write_line("expired_stale_perc", format!("{:.2}", expired_slots_percent(server)));
-    // Expired fields also make a slot due.
+    // Expired fields also make a slot due, so both percentages are the same.
     text.write_line(
         "expired_keys_with_volatile_items_stale_perc",
         format!("{:.2}", expired_slots_percent(server)),
@@ -70,7 +70,7 @@ fn write_key_counters(server: &Server, totals: &StatisticsTotals, text: &mut Inf
     text.write_line("total_forks", cuts);
     text.write_line("migrate_cached_sockets", server.migration_targets.idle_count());
     text.write_line("slave_expires_tracked_keys", server.engine.local_expiry_count());
-    // Slots are defragmented as they change, so there is no pass over the data to count.
+    // Slots are defragmented as they change, so these counts of passes over the data do not exist.
     for name in ["hits", "misses", "key_hits", "key_misses"] {
         text.write_line(&format!("active_defrag_{name}"), 0);
     }
@@ -94,7 +94,7 @@ fn write_client_counters(server: &Server, totals: &StatisticsTotals, text: &mut 
     let (reads, writes) = (totals[Counter::Reads], totals[Counter::Writes]);
     text.write_line("total_reads_processed", reads);
     text.write_line("total_writes_processed", writes);
-    // A cycle of a worker reads, executes requests, and writes.
+    // Each event loop cycle of a worker reads once, so the number of reads is the number of cycles.
     text.write_line("eventloop_cycles", reads);
     let at_work = server.housekeeping.event_loops.total_micros();
     text.write_line("eventloop_duration_sum", at_work);
@@ -106,13 +106,13 @@ fn write_client_counters(server: &Server, totals: &StatisticsTotals, text: &mut 
     text.write_line("instantaneous_eventloop_cycles_per_sec", turns.round());
     let each = server.housekeeping.event_loops.mean_cycle_micros(at_work, reads);
     text.write_line("instantaneous_eventloop_duration_usec", each);
-    // Every worker reads and writes for its own clients.
+    // With several threads, every worker reads and writes for its own clients, so all I/O is threaded.
     let threaded = u64::from(server.config.get(keys::IO_THREADS) > 1);
     text.write_line("io_threaded_reads_processed", reads * threaded);
     text.write_line("io_threaded_writes_processed", writes * threaded);
     text.write_line("client_query_buffer_limit_disconnections", totals[Counter::QueryLimitDisconnections]);
     text.write_line("client_output_buffer_limit_disconnections", totals[Counter::OutputLimitDisconnections]);
-    // Reply buffers are freed when they have been sent.
+    // Reply buffers are freed after sending and never resized.
     text.write_line("reply_buffer_shrinks", 0);
     text.write_line("reply_buffer_expands", 0);
     for (what, count) in server.engine.acl_log.lock().reset_refused() {
@@ -120,7 +120,7 @@ fn write_client_counters(server: &Server, totals: &StatisticsTotals, text: &mut 
     }
 }
 
-/// Returns the percentage of slots with expired keys. It is zero after a completed cycle of active expiry.
+/// Returns the percentage of slots with expired keys, which is zero after a completed expiry cycle.
 fn expired_slots_percent(server: &Server) -> f64 {
     server.engine.keyspace.slots_with_expiries_due(process::time::now()).len() as f64 * 100.0
         / SLOT_COUNT as f64
@@ -152,7 +152,7 @@ pub(super) fn write_errorstats(server: &Server, text: &mut InfoText) {
     }
 }
 
-/// Latency percentiles of each command in microseconds.
+/// Writes latency percentiles of each command in microseconds.
 pub(super) fn write_latencystats(server: &Server, text: &mut InfoText) {
     let percents = server.config.get(keys::LATENCY_TRACKING_INFO_PERCENTILES);
     if percents.is_empty() || !server.config.get(keys::LATENCY_TRACKING) {

@@ -17,7 +17,7 @@ pub(super) struct TargetConnection {
 }
 
 impl TargetConnection {
-    /// Takes a cached connection or opens a new one.
+    /// Takes a cached connection to the target or opens a new one.
     pub(super) async fn acquire(
         pool: &LinkPool,
         dialer: &Dialer,
@@ -30,7 +30,7 @@ impl TargetConnection {
         }
     }
 
-    /// Connects, authenticates and selects the database.
+    /// Opens a connection, authenticates and selects the database.
     pub(super) async fn connect(
         dialer: &Dialer,
         destination: &Destination,
@@ -39,7 +39,7 @@ impl TargetConnection {
         let address = format!("{}:{}", destination.host, destination.port);
         let stream = dialer.dial(address, timeout).await.map_err(|error| match error {
             DialError::TimedOut => MigrateError::Connecting,
-            // Redis notices a refused connection only when it writes, and reports that.
+            // Redis reports a refused connection as a write error, because it connects without waiting.
             DialError::Refused | DialError::Failed(_) => MigrateError::Writing,
         })?;
         let mut target = Self { stream, input: Vec::new(), is_reused: false };
@@ -53,12 +53,12 @@ impl TargetConnection {
         Ok(target)
     }
 
-    /// Returns whether the target is this server: keys written there must not be deleted here.
+    /// Returns whether the target is this server. In this case the keys must not be deleted after the transfer.
     pub(super) fn is_this_server(&self, listeners: &Listeners) -> bool {
         matches!(self.stream.addresses(), Ok(Some((peer, local))) if listeners.is_own_address(local, peer))
     }
 
-    /// Caches the connection for later use. It must be idle.
+    /// Caches the connection for later use. It must have no outstanding replies.
     pub(super) fn return_to_pool(mut self, pool: &LinkPool, destination: &Destination) {
         if self.input.is_empty()
             && let Ok(socket) = self.stream.detach()
@@ -67,7 +67,6 @@ impl TargetConnection {
         }
     }
 
-    /// Returns whether this is a cached connection.
     pub(super) fn is_from_pool(&self) -> bool {
         self.is_reused
     }

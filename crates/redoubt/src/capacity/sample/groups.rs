@@ -11,15 +11,15 @@ use super::savings::{self, MemorySaving, PatternStats};
 use crate::rdb::escape_key;
 use crate::rdb::prefixes::PatternSums;
 
-/// Maximum number of patterns; keys of further patterns count for [`OTHER_PATTERNS`].
+/// Maximum number of patterns. Keys of further patterns count for [`OTHER_PATTERNS`].
 const MAX_PATTERNS: usize = 10_000;
 const OTHER_PATTERNS: &str = "(others)";
-/// Maximum number of big keys and of hot keys.
+/// Maximum number of keys in the list of big keys and in that of hot keys.
 const MAX_RANKED: usize = 100;
-/// Default maximum number of elements of a listpack.
+/// Default maximum number of elements of a listpack, by type.
 const LISTPACK_LIMITS: [(&str, u64); 3] = [("hash", 512), ("zset", 128), ("set", 128)];
 
-/// Keys and bytes per pattern.
+/// Number of keys and of bytes per pattern.
 pub(super) type PatternTotals = BTreeMap<String, (u64, u64)>;
 
 #[derive(Debug)]
@@ -29,13 +29,13 @@ pub(super) struct SampledKey<'a> {
     pub(super) encoding: &'a str,
     pub(super) elements: u64,
     pub(super) bytes: u64,
-    /// Remaining TTL in milliseconds.
+    /// Remaining time to live in milliseconds; `None` if the key does not expire.
     pub(super) ttl: Option<u64>,
-    /// Result of OBJECT FREQ.
+    /// Result of OBJECT FREQ; `None` unless an LFU policy is used.
     pub(super) frequency: Option<u64>,
-    /// Length of a string value.
+    /// Length of the value of a string in bytes.
     pub(super) length: Option<u64>,
-    /// Length of one field name of a hash.
+    /// Length of one field name of a hash in bytes.
     pub(super) field: Option<u64>,
 }
 
@@ -52,7 +52,7 @@ struct PatternGroup {
     longest_ttl: Option<u64>,
     /// Number of keys per type and encoding.
     encodings: BTreeMap<String, u64>,
-    /// Collections with up to a quarter more elements than the listpack limit.
+    /// Number of collections with up to a quarter more elements than the listpack limit.
     just_past: u64,
     #[serde(default)]
     key_bytes: u64,
@@ -85,7 +85,7 @@ impl PatternGroup {
     }
 }
 
-/// A big or hot key.
+/// An entry in the list of big or hot keys.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 struct RankedKey {
     by: u64,
@@ -99,7 +99,7 @@ pub(super) struct KeyGroups {
     groups: BTreeMap<String, PatternGroup>,
     big: Vec<RankedKey>,
     hot: Vec<RankedKey>,
-    /// Number of scanned masters; 0 without cluster mode.
+    /// Number of scanned masters; 0 outside of cluster mode.
     #[serde(default)]
     pub(super) masters: u64,
     #[serde(default)]
@@ -159,7 +159,7 @@ impl KeyGroups {
         self.groups.values().map(|group| group.keys).sum()
     }
 
-    /// Bytes per master now and with one more master, for a cluster.
+    /// Returns the bytes per master now and with one more master. `None` outside of cluster mode.
     fn bytes_per_master(&self) -> Option<(u64, u64)> {
         let total: u64 = self.groups.values().map(|group| group.bytes).sum();
         (self.masters > 0).then(|| (total / self.masters, total / (self.masters + 1)))
@@ -169,7 +169,7 @@ impl KeyGroups {
         self.groups.iter().map(|(name, group)| (name.clone(), (group.keys, group.bytes))).collect()
     }
 
-    /// Groups ordered by bytes, largest first.
+    /// Returns the `top` groups with the most bytes, largest first.
     fn largest_groups(&self, top: usize) -> Vec<(&String, &PatternGroup)> {
         let mut all: Vec<_> = self.groups.iter().collect();
         all.sort_by_key(|(_, group)| std::cmp::Reverse(group.bytes));

@@ -1,7 +1,7 @@
 //! Estimates how much memory other key names, field names or types would save.
 //!
-//! Savings from shorter names are exact byte counts; savings from another type are the difference of the memory models for
-//! values of mean length. Both are upper bounds.
+//! Savings from shorter names are exact byte counts. Savings from another type are the difference that the memory
+//! models predict for values of mean length. Both are upper bounds.
 
 use ::capacity::KeyGroup;
 use ::capacity::own;
@@ -12,7 +12,7 @@ use crate::capacity::thread_heap_bytes;
 
 /// Strings per hash when strings are grouped by the last two digits of their ids.
 const STRINGS_PER_HASH: u64 = 100;
-/// Longer values gain nothing in a listpack.
+/// Maximum length of values that are worth moving into a listpack.
 const MAX_VALUE_BYTES: u64 = 64;
 
 /// A possible change and its savings in bytes.
@@ -28,12 +28,12 @@ pub(super) struct PatternStats<'a> {
     pub(super) pattern: &'a str,
     pub(super) separator: &'a str,
     pub(super) keys: u64,
-    /// Sum of the key lengths.
+    /// Sum of the lengths of all keys in bytes.
     pub(super) key_bytes: u64,
-    /// Sum of the string lengths, and the number of strings.
+    /// Sum of the string lengths in bytes, followed by the number of strings.
     pub(super) string_bytes: u64,
     pub(super) strings: u64,
-    /// Number of hash fields, and number and bytes of the sampled field names.
+    /// Number of hash fields, followed by the number and the bytes of the sampled field names.
     pub(super) fields: u64,
     pub(super) fields_seen: u64,
     pub(super) field_bytes_seen: u64,
@@ -51,7 +51,7 @@ pub(super) fn find_savings(stats: PatternStats<'_>) -> Vec<MemorySaving> {
     all
 }
 
-/// Savings if each fixed part of the key name had one letter.
+/// Returns the savings if each fixed part of the key name had only one letter.
 fn shorter_key_names(stats: PatternStats<'_>) -> Option<MemorySaving> {
     let parts = stats.pattern.split(stats.separator).filter(|part| !part.contains('*'));
     let each: usize = parts.map(|part| part.len().saturating_sub(1)).sum();
@@ -60,7 +60,7 @@ fn shorter_key_names(stats: PatternStats<'_>) -> Option<MemorySaving> {
         .then(|| MemorySaving { change: "shorten each part of the key name to one letter".to_owned(), saves })
 }
 
-/// Savings if field names had two letters.
+/// Returns the savings if each field name had only two letters.
 fn shorter_field_names(stats: PatternStats<'_>) -> Option<MemorySaving> {
     let seen = stats.fields_seen.max(1);
     let each = (stats.field_bytes_seen / seen).saturating_sub(2);
@@ -69,7 +69,7 @@ fn shorter_field_names(stats: PatternStats<'_>) -> Option<MemorySaving> {
     (saves > 0).then_some(MemorySaving { change, saves })
 }
 
-/// Savings if small strings without TTL were grouped into hashes.
+/// Returns the savings if small strings without a time to live were grouped into hashes.
 fn grouped_strings(stats: PatternStats<'_>) -> Option<MemorySaving> {
     let strings = stats.strings;
     let value_bytes = stats.string_bytes / strings.max(1);

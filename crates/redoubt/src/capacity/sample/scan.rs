@@ -10,7 +10,7 @@ use super::groups::SampledKey;
 use super::{SampleOptions, ScanState};
 use crate::progress::{ProgressUnit, new_progress_bar};
 
-/// Keys per round trip.
+/// Number of keys whose properties are requested in one round trip.
 const KEYS_PER_BATCH: usize = 100;
 /// Number of keys between two writes of the state file.
 const KEYS_PER_STATE_WRITE: u64 = 10_000;
@@ -65,7 +65,7 @@ fn connect_to_node(url: &str, address: Option<&str>) -> Result<Connection> {
     Ok(connection)
 }
 
-/// The masters of a cluster, or the non-empty databases of a standalone server.
+/// Returns the addresses of a cluster's masters, or the non-empty databases of a standalone server.
 fn list_nodes(connection: &mut Connection) -> Result<Vec<String>> {
     let info: String = redis::cmd("INFO").arg("cluster").query(connection)?;
     if !info.contains("cluster_enabled:1") {
@@ -140,13 +140,13 @@ fn add_keys(
         .step_by(3)
         .map(|answer| redis::from_redis_value_ref(answer).unwrap_or_default())
         .collect();
-    // A key may be deleted or have another type by now, so errors are ignored.
+    // A key may have been deleted or have another type by now, so errors are ignored.
     let mut pipe = redis::pipe();
     pipe.ignore_errors();
     for (key, kind) in keys.iter().zip(&kinds) {
         pipe.cmd("OBJECT").arg("ENCODING").arg(key);
         pipe.cmd(length_command(kind)).arg(key);
-        // EXISTS is a cheap placeholder for keys without fields.
+        // Each key needs a reply here, and EXISTS is cheap.
         pipe.cmd(if kind == "hash" { "HRANDFIELD" } else { "EXISTS" }).arg(key);
         if has_frequencies {
             pipe.cmd("OBJECT").arg("FREQ").arg(key);

@@ -1,4 +1,4 @@
-//! Reads facts about this machine from /proc and /sys. Unreadable ones are `None`.
+//! Reads facts about this machine from /proc and /sys. A fact that cannot be read is `None`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,28 +8,27 @@ use config::{Config, keys};
 use rustix::fs::{Access, access, statvfs};
 use rustix::process::{Resource, getrlimit};
 
-/// Facts about a machine.
 #[derive(Debug, Clone, Default)]
 pub(in crate::doctor) struct HostFacts {
-    /// `vm.overcommit_memory`.
+    /// The kernel parameter `vm.overcommit_memory`.
     pub(super) overcommit: Option<u64>,
-    /// Mode of transparent huge pages: `always`, `madvise` or `never`.
+    /// The mode of transparent huge pages: `always`, `madvise` or `never`.
     pub(super) huge_pages: Option<String>,
-    /// `net.core.somaxconn`.
+    /// The kernel parameter `net.core.somaxconn`.
     pub(super) max_backlog: Option<u64>,
     pub(super) swap_total: Option<u64>,
     pub(super) swappiness: Option<u64>,
-    /// Hard limit of open files of this process.
+    /// The hard limit of this process for open files.
     pub(super) max_open_files: Option<u64>,
     pub(super) memory_total: Option<u64>,
-    /// Memory limit of the control group in bytes.
+    /// The memory limit of the control group in bytes; `None` if there is no limit.
     pub(super) memory_limit: Option<u64>,
     /// The parameter `dir` as an absolute path.
     pub(super) folder: String,
-    /// Why the directory is not writable.
+    /// Why the directory `dir` is not writable; `None` if it is.
     pub(super) folder_error: Option<String>,
     pub(super) disk_free: Option<u64>,
-    /// Bytes of the existing data files.
+    /// The size in bytes of the existing data files.
     pub(super) files_size: u64,
     pub(super) clock_source: Option<String>,
     /// Whether the kernel reports a synchronised clock.
@@ -84,7 +83,7 @@ fn read_number(path: impl AsRef<Path>) -> Option<u64> {
     read_file(path)?.parse().ok()
 }
 
-/// The selected word, which is in brackets: `always [madvise] never`.
+/// Returns the selected word of a kernel file, which is in brackets: `always [madvise] never`.
 pub(super) fn bracketed_word(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word.to_owned())
@@ -96,7 +95,7 @@ pub(super) fn parse_kilobytes(text: &str, name: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The minimum memory limit of the control group and its ancestors.
+/// Returns the smallest memory limit of the control group and its ancestors.
 fn control_group_limit() -> Option<u64> {
     let group = read_file("/proc/self/cgroup")?;
     let path = group.lines().find_map(|line| line.strip_prefix("0::/"))?.to_owned();
@@ -106,7 +105,7 @@ fn control_group_limit() -> Option<u64> {
     up.filter_map(|folder| read_number(folder.join("memory.max"))).min()
 }
 
-/// The size of a file, or of all files in a directory.
+/// Returns the size of a file, or the total size of all files in a directory.
 fn total_file_size(path: &Path) -> u64 {
     let own = fs::metadata(path).ok().filter(fs::Metadata::is_file).map_or(0, |file| file.len());
     let entries = fs::read_dir(path).into_iter().flatten().flatten();

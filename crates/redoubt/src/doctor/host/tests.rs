@@ -3,7 +3,7 @@ use super::*;
 
 const GB: u64 = 1 << 30;
 
-/// A machine that passes all checks.
+/// Returns the facts of a machine that passes all checks.
 fn healthy_host() -> HostFacts {
     HostFacts {
         overcommit: Some(1),
@@ -27,7 +27,7 @@ fn test_requirements() -> HostRequirements {
     HostRequirements { backlog: 511, clients: 10_000, max_memory: Some(8 * GB), persists_data: true }
 }
 
-/// Severity and subject of the findings that are not fine.
+/// Returns the severity and subject of each finding that is not fine.
 fn list_problems(facts: &HostFacts, expected: &HostRequirements) -> Vec<(Severity, String)> {
     let findings = check_host(facts, expected);
     let bad = findings.iter().filter(|finding| finding.verdict != Severity::Fine);

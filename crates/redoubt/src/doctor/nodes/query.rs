@@ -1,4 +1,4 @@
-//! Queries servers.
+//! Queries servers for the facts that the checks need.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -33,7 +33,7 @@ pub(in crate::doctor) fn query_all_nodes(info: &ConnectionInfo, first: ServerFac
     nodes
 }
 
-/// Connection info for another address with the same credentials and TLS settings.
+/// Returns the connection info for another address, with the same credentials and TLS settings.
 pub(in crate::doctor) fn with_address(info: &ConnectionInfo, address: &str) -> Result<ConnectionInfo> {
     let (host, port) = address.rsplit_once(':').ok_or_else(|| anyhow!("invalid address: {address}"))?;
     let (host, port) =
@@ -124,7 +124,7 @@ pub(super) fn parse_cluster_nodes(text: &str) -> ClusterView {
     place
 }
 
-/// The number of slots in `5` or `5-9`. Migrating slots (`[5->-...]`) are already included in other ranges.
+/// Returns the number of slots in `5` or `5-9`. Migrating slots (`[5->-...]`) are already included in other ranges.
 fn count_slots(range: &str) -> usize {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     match (first.parse::<usize>(), last.parse::<usize>()) {
@@ -143,7 +143,6 @@ fn check_port(host: &str, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Unix time in milliseconds.
 fn now_millis() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)

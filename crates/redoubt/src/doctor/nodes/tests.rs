@@ -12,7 +12,7 @@ f 10.0.0.6:7000@17000 slave c 0 0 3 connected
 g :0@0 handshake - 0 0 0 disconnected
 ";
 
-/// The nodes of a healthy cluster.
+/// Returns the facts about the nodes of a healthy cluster.
 fn healthy_nodes() -> Vec<ServerFacts> {
     let place = ClusterView { is_ok: true, ..parse_cluster_nodes(CLUSTER_NODES_REPLY) };
     let info =
@@ -36,7 +36,7 @@ fn change_all_views(nodes: &mut [ServerFacts], change: fn(&mut ClusterView)) {
     nodes.iter_mut().filter_map(|node| node.cluster_view.as_mut()).for_each(change);
 }
 
-/// Severity and text of the findings that are not fine.
+/// Returns the severity and text of each finding that is not fine.
 fn list_problems(nodes: &[ServerFacts]) -> Vec<(Severity, String)> {
     let findings = check_servers(nodes).into_iter().filter(|finding| finding.verdict != Severity::Fine);
     findings.map(|finding| (finding.verdict, format!("{}: {}", finding.about, finding.text))).collect()
@@ -123,7 +123,7 @@ fn each_cluster_problem_is_reported_alone() {
     }
 }
 
-/// The problems of a healthy cluster after this change.
+/// Returns the problems that are found after a change to a healthy cluster.
 fn problems_after(change: Change) -> Vec<(Severity, String)> {
     let mut nodes = healthy_nodes();
     change(&mut nodes);

@@ -1,4 +1,4 @@
-//! Queries sentinels.
+//! Queries sentinels for the facts that the checks need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,12 +51,12 @@ fn query_sentinel(connection: &mut Connection, node: ServerFacts) -> Result<Sent
             redis::cmd("SENTINEL").arg("CKQUORUM").arg(&watched.name).query(connection);
         masters.push(MasterView { quorum_error: answer.err().map(|error| error.to_string()), ..watched });
     }
-    // Harmless: sentinels write their configuration whenever their state changes.
+    // This command is harmless: sentinels write their configuration whenever their state changes.
     let written: Result<String, _> = redis::cmd("SENTINEL").arg("FLUSHCONFIG").query(connection);
     Ok(SentinelFacts { node, write_error: written.err().map(|error| error.to_string()), masters })
 }
 
-/// The addresses of the other sentinels of this master.
+/// Returns the addresses of the other sentinels that monitor this master.
 fn query_peers(connection: &mut Connection, master: &str) -> Result<Vec<String>> {
     let replies: Vec<BTreeMap<String, String>> =
         redis::cmd("SENTINEL").arg("SENTINELS").arg(master).query(connection)?;

@@ -2,7 +2,7 @@ use super::super::finding::Severity;
 use super::query::parse_master;
 use super::*;
 
-/// Three healthy sentinels that monitor a master with two replicas.
+/// Returns the facts about three healthy sentinels that monitor a master with two replicas.
 fn healthy_sentinels() -> Vec<SentinelFacts> {
     let reply = [
         ("name", "shop"),
@@ -27,7 +27,7 @@ fn healthy_sentinels() -> Vec<SentinelFacts> {
     [1, 2, 3].map(sentinel).into()
 }
 
-/// Severity and text of the findings that are not fine.
+/// Returns the severity and text of each finding that is not fine.
 fn list_problems(sentinels: &[SentinelFacts]) -> Vec<(Severity, String)> {
     let findings = check_sentinels(sentinels).into_iter().filter(|finding| finding.verdict != Severity::Fine);
     findings
