@@ -19,14 +19,14 @@ const MAX_LINE_BYTES: u64 = 1 << 20;
 /// The number of bytes kept of the adapter's standard error.
 const MAX_STDERR_BYTES: usize = 4000;
 
-/// Why the adapter gave no answer.
+/// Why the adapter gave no valid answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdapterFailure {
-    /// The adapter did not answer in time.
+    /// No answer arrived within the request's timeout.
     TimedOut,
-    /// The adapter's process exited.
+    /// The adapter's process exited, so later requests fail too.
     Exited,
-    /// The adapter wrote this unexpected line.
+    /// The adapter wrote this line, which is not valid in the protocol or answers another request.
     InvalidLine(String),
 }
 
@@ -45,7 +45,7 @@ impl Adapter {
     /// Starts the adapter's command.
     ///
     /// # Errors
-    /// If there is no such program.
+    /// The program does not exist or cannot be started.
     pub(crate) fn start(command: &[String]) -> Result<Self> {
         let (program, arguments) = command.split_first().context("the adapter's command is missing")?;
         let stderr_tail = tempfile::tempfile().context("a temporary file")?;
@@ -82,7 +82,7 @@ impl Adapter {
     /// Sends a request and waits for its answer.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// The adapter exited, wrote an invalid line, or did not answer within the timeout.
     pub(crate) fn request(
         &mut self,
         request: &Request,
@@ -108,10 +108,10 @@ impl Adapter {
         }
     }
 
-    /// Returns the next Pub/Sub message, or `None` if none arrives in time.
+    /// Returns the next Pub/Sub message, or `None` if none arrives within `timeout`.
     ///
     /// # Errors
-    /// If the adapter exited or wrote an unexpected line.
+    /// The adapter exited or wrote an unexpected line.
     pub(crate) fn next_message(&mut self, timeout: Duration) -> Result<Option<Message>, AdapterFailure> {
         if let Some(message) = self.messages.pop_front() {
             return Ok(Some(message));
@@ -134,7 +134,7 @@ impl Adapter {
         }
     }
 
-    /// Returns the end of the adapter's standard error.
+    /// Returns the end of the adapter's standard error, which explains most failed starts.
     #[must_use]
     pub(crate) fn stderr_tail(&mut self) -> String {
         let mut bytes = Vec::new();
@@ -149,7 +149,7 @@ impl Adapter {
 impl Drop for Adapter {
     fn drop(&mut self) {
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // The process may have exited already.
+            // The process may have exited already; then there is nothing to kill.
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.child.wait();

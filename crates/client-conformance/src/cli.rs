@@ -70,7 +70,7 @@ pub struct Arguments {
     /// A folder with scenarios to run instead of the built-in ones.
     #[arg(long, value_name = "FOLDER")]
     scenarios: Option<PathBuf>,
-    /// The adapter's command.
+    /// The command that starts the library's adapter.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -127,19 +127,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A result and the library's self-reported name.
+/// A result, and the library's name and version if its adapter reported them.
 type NamedResult = (ScenarioResult, Option<Library>);
 
 /// Runs scenarios against an adapter.
 #[derive(Debug, Clone, Copy)]
 pub struct ScenarioRunner<'a> {
-    /// The adapter's command.
+    /// The command that starts the library's adapter, with its arguments.
     pub adapter: &'a [String],
     /// The seed from which keys are drawn.
     pub seed: u64,
     /// Real servers to run on instead of scripted nodes.
     pub servers: Option<&'a Servers>,
-    /// The number of scenarios that run in parallel.
+    /// The number of scenarios that run in parallel; the command line uses 1 on real servers.
     pub jobs: usize,
 }
 

@@ -27,7 +27,7 @@ const UNTRUSTED_CERTIFICATE: (&str, &str) =
     (include_str!("../certificates/stranger.crt"), include_str!("../certificates/stranger.key"));
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// The certificates of a scenario's nodes.
+/// Accepts TLS connections for all nodes of a scenario, with a certificate that the scenario can replace.
 #[derive(Debug)]
 pub(crate) struct TlsFrontend {
     authority: NamedTempFile,
@@ -57,7 +57,7 @@ impl TlsFrontend {
         self.authority.path()
     }
 
-    /// Switches the certificate for new connections.
+    /// Replaces the certificate for new connections; open connections keep theirs.
     pub(crate) fn replace_certificate(&self, of: CertificateAuthority) {
         *lock(&self.now) = Arc::clone(match of {
             CertificateAuthority::Trusted => &self.second,
@@ -65,7 +65,8 @@ impl TlsFrontend {
         });
     }
 
-    /// Returns the plain-text end of an encrypted connection. Closing either end closes the other.
+    /// Starts the threads that forward an encrypted connection, and returns its plain-text end. Closing either end
+    /// closes the other end too.
     pub(crate) fn plain_end(&self, outer: TcpStream) -> Result<TcpStream> {
         let tls = ServerConnection::new(Arc::clone(&lock(&self.now)))?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;

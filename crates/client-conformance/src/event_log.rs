@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// A logged event.
+/// An event with its time, node and connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LogEntry {
     /// Milliseconds since the scenario began.
@@ -11,12 +11,12 @@ pub struct LogEntry {
     pub node: String,
     /// The connection's number; 0 if the event concerns no connection.
     pub connection: u64,
-    /// What happened.
+    /// What happened, with the command, reply or request concerned.
     #[serde(flatten)]
     pub event: LogEvent,
 }
 
-/// The kinds of logged events.
+/// The kinds of events that can prove or disprove a fault of the library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", content = "text", rename_all = "kebab-case")]
 pub enum LogEvent {
@@ -26,7 +26,7 @@ pub enum LogEvent {
     /// A client connected to a node that closes connections at once.
     #[serde(rename = "slammed")]
     ConnectionRejected,
-    /// The client closed the connection, or it broke.
+    /// The client closed the connection, or the connection broke.
     #[serde(rename = "closed")]
     ClientClosed,
     /// The node closed the connection.
@@ -38,10 +38,10 @@ pub enum LogEvent {
     /// The node sent this reply.
     #[serde(rename = "answered")]
     ReplySent(String),
-    /// The node misbehaved as a rule demands.
+    /// A fault rule of the scenario changed or replaced the node's reply.
     #[serde(rename = "fault")]
     FaultInjected(String),
-    /// A scenario event changed the nodes.
+    /// A scenario event, such as a failover, changed the nodes.
     #[serde(rename = "event")]
     NodesChanged(String),
     /// The adapter received this request.
@@ -53,7 +53,7 @@ pub enum LogEvent {
 }
 
 impl LogEntry {
-    /// Formats the entry as one line for people.
+    /// Formats the entry as one line of the evidence that is printed for people.
     #[must_use]
     pub fn to_line(&self) -> String {
         let at = if self.connection == 0 {

@@ -7,7 +7,7 @@ use crate::event_log::{LogEntry, LogEvent};
 use crate::scenario::NodeEvent;
 use crate::simulation::{ExecutedCommand, RefusedCommand};
 
-/// Everything recorded about the nodes.
+/// The events, executed commands and refused commands that the nodes recorded.
 #[derive(Debug, Default)]
 pub(crate) struct NodesRecord {
     pub(crate) log: Vec<LogEntry>,
@@ -15,7 +15,7 @@ pub(crate) struct NodesRecord {
     pub(crate) refused: Vec<RefusedCommand>,
 }
 
-/// The nodes of a running scenario.
+/// The nodes of a running scenario, which are either scripted or real servers.
 pub(crate) trait Nodes {
     /// Returns the milliseconds since the scenario began.
     fn now(&self) -> u64;
@@ -25,9 +25,9 @@ pub(crate) trait Nodes {
     fn ca_file(&self) -> Option<&Path>;
     /// Appends an event to the log.
     fn log_event(&self, event: LogEvent);
-    /// Applies a scenario event to the nodes.
+    /// Carries out a scenario event, such as a failover, possibly after a delay.
     fn event(&self, event: &NodeEvent);
-    /// Publishes a Pub/Sub message.
+    /// Publishes a message as another client would, with SPUBLISH if `sharded` is set.
     fn publish(&self, channel: &str, data: &str, sharded: bool);
     /// Returns the recorded events once the scenario is over.
     fn take_record(&self) -> NodesRecord;

@@ -1,8 +1,7 @@
 //! Replaces key placeholders in scenarios.
 //!
-//! `key(a)` becomes a key in a slot that node `a` serves at the beginning, and `key(a,2)` a second
-//! one; the seed decides which. Placeholders may be part of a word: `{key(a)}:list` is in the slot
-//! of `key(a)`.
+//! `key(a)` becomes a key in a slot that node `a` serves at the beginning, and `key(a,2)` another such key; the seed
+//! decides which keys are drawn. Placeholders may be part of a word: `{key(a)}:list` is in the slot of `key(a)`.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ use serde_json::Value;
 
 use crate::scenario::{NodeEvent, ReplyFault, Scenario, StepAction, parse_slot_range};
 
-/// Draws keys and remembers them by placeholder.
+/// Draws keys from the seed and remembers the key of each placeholder.
 #[derive(Debug)]
 pub(crate) struct KeyPlaceholders {
     random: ChaCha8Rng,

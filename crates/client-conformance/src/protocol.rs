@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// From the slot map of any cluster node.
+    /// The client reads the slot map from any cluster node.
     Cluster,
-    /// From sentinels.
+    /// The client asks sentinels for the master's address.
     Sentinel,
 }
 
@@ -39,69 +39,69 @@ pub enum Request {
     Connect(Connect),
     /// Run one command and return its reply.
     Command {
-        /// The command's name and arguments.
+        /// The command's name, followed by its arguments.
         args: Vec<String>,
     },
     /// Run a script with the library's script helper, if it has one.
     Script {
-        /// The script text.
+        /// The Lua source of the script.
         source: String,
-        /// The script's keys.
+        /// The keys, which the script sees as `KEYS`.
         keys: Vec<String>,
-        /// The script's other arguments.
+        /// The arguments that the script sees as `ARGV`.
         args: Vec<String>,
     },
     /// Send several commands as one pipeline and return all replies.
     Pipeline {
-        /// The commands.
+        /// The commands in the order in which they must be sent, each as name and arguments.
         commands: Vec<Vec<String>>,
     },
     /// Run commands atomically with MULTI and EXEC.
     Transaction {
-        /// The commands.
+        /// The commands between MULTI and EXEC, each as name and arguments.
         commands: Vec<Vec<String>>,
     },
     /// Subscribe to channels; the answer follows the server's confirmation.
     Subscribe {
-        /// The channel names.
+        /// The channels to subscribe to with one request.
         channels: Vec<String>,
-        /// Whether to use SSUBSCRIBE.
+        /// Whether to use SSUBSCRIBE instead of SUBSCRIBE.
         sharded: bool,
     },
-    /// Close the client.
+    /// Close the client and its connections.
     Close,
 }
 
-/// The settings of a new client.
+/// The settings with which the adapter must create its client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connect {
-    /// How the client discovers its servers.
+    /// How the client discovers its servers, which decides what `nodes` contains.
     pub mode: Mode,
-    /// `host:port` of cluster nodes or sentinels.
+    /// The `host:port` addresses of cluster nodes or sentinels to begin with.
     pub nodes: Vec<String>,
-    /// The master's name under sentinels.
+    /// The name under which the sentinels know the master; `None` in a cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
-    /// Whether to read from replicas.
+    /// Whether the client should read from replicas.
     #[serde(default)]
     pub replicas: bool,
-    /// Whether to use client-side caching.
+    /// Whether the client should use client-side caching.
     #[serde(default)]
     pub caching: bool,
-    /// The scripts that will be run, for libraries that register scripts in advance.
+    /// The scripts that will be run, because some libraries must register scripts in advance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scripts: Vec<String>,
-    /// The CA certificate file to trust when TLS is used.
+    /// The CA certificate file to trust; `None` means that the servers do not use TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_ca: Option<String>,
-    /// The RESP version, 2 or 3.
+    /// The RESP version that the client must use, 2 or 3.
     pub protocol: u8,
     /// Timeout for connecting and for replies, in milliseconds.
     pub timeout_ms: u64,
 }
 
 impl Connect {
-    /// Returns host and port of each node.
+    /// Splits each entry of `nodes` into host and port.
     pub fn addresses(&self) -> impl Iterator<Item = (String, u16)> {
         self.nodes.iter().filter_map(|node| {
             let (host, port) = node.rsplit_once(':')?;
@@ -113,9 +113,9 @@ impl Connect {
 /// A request as the adapter receives it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct RequestLine {
-    /// The id that the answer must repeat.
+    /// The id that the adapter's answer must repeat.
     pub id: u64,
-    /// The request.
+    /// The operation that the adapter must perform.
     #[serde(flatten)]
     pub request: Request,
 }
@@ -131,7 +131,7 @@ pub fn encode_line(id: u64, request: &Request) -> String {
 /// The result of a request as reported by the adapter.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AdapterOutcome {
-    /// Success with this reply.
+    /// The request succeeded with this reply.
     Ok(Value),
     /// The library raised this error.
     Error(String),
@@ -139,12 +139,12 @@ pub enum AdapterOutcome {
     Unsupported(String),
 }
 
-/// A Pub/Sub message.
+/// A Pub/Sub message as the library delivered it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// The channel's name.
+    /// The channel on which the message was published.
     pub channel: String,
-    /// The published payload.
+    /// The published payload, without the channel's name.
     pub data: String,
 }
 
@@ -153,12 +153,12 @@ pub struct Message {
 pub enum AdapterLine {
     /// The answer to the request with this id.
     Answer(u64, AdapterOutcome),
-    /// A Pub/Sub message arrived.
+    /// A Pub/Sub message arrived, independently of any request.
     Message(Message),
 }
 
 impl AdapterLine {
-    /// Encodes the line without its newline.
+    /// Encodes the line as JSON without a newline.
     #[must_use]
     pub fn to_line(&self) -> String {
         match self {
@@ -171,10 +171,10 @@ impl AdapterLine {
     }
 }
 
-/// Parses a line of an adapter.
+/// Parses a line that an adapter wrote.
 ///
 /// # Errors
-/// Why the line is invalid.
+/// The reason why the line is invalid, for the report.
 pub fn parse_line(line: &str) -> Result<AdapterLine, String> {
     let no_answer = |why: &str| format!("no answer ({why}): {}", line.trim_end());
     let mut object: serde_json::Map<String, Value> =
@@ -202,9 +202,9 @@ pub fn parse_line(line: &str) -> Result<AdapterLine, String> {
 /// A library as reported by its adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Library {
-    /// The library's name.
+    /// The name under which the library is listed on the scorecard.
     pub library: String,
-    /// The library's version.
+    /// The version that the adapter found installed.
     #[serde(default)]
     pub version: String,
 }

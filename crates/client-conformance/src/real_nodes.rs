@@ -25,14 +25,14 @@ use monitor::{MARKER, MonitorRecord, watch_node};
 /// The server programs to run scenarios on.
 #[derive(Debug, Clone)]
 pub struct Servers {
-    /// The data server.
+    /// The program that serves data.
     pub server: Program,
-    /// The sentinel.
+    /// The program that runs as sentinel.
     pub sentinel: Program,
 }
 
 impl Servers {
-    /// Returns the program's name and version as it reports them.
+    /// Returns the program's name and version as the program reports them.
     pub(crate) fn name(&self) -> String {
         let told = self.server.command().arg("--version").output();
         let told = told.map(|told| String::from_utf8_lossy(&told.stdout).into_owned()).unwrap_or_default();
@@ -41,21 +41,21 @@ impl Servers {
     }
 }
 
-/// Servers persist their data so that a killed server restarts with it.
+/// The options make servers persist their data, so that a killed server restarts with it.
 const SERVER_OPTIONS: &str =
     "--cluster-enabled yes --cluster-node-timeout 2000 --appendonly yes --appendfsync always";
 
 /// Timeout of the test program's own requests.
 const OWN_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
-/// The time allowed for the last MONITOR lines on a busy machine.
+/// How long to wait for the last MONITOR lines; a busy machine delivers them late.
 const MONITOR_TIMEOUT: Duration = Duration::from_secs(5);
-/// A marker sent before MONITOR was active is repeated after this time.
+/// Interval at which the marker is sent again, because a marker sent before MONITOR was active is not seen.
 const MARKER_RETRY: Duration = Duration::from_millis(200);
 
-/// The real servers of a scenario.
+/// The real servers that replace a scenario's scripted nodes.
 pub(crate) struct RealNodes {
     servers: Arc<Inner>,
-    /// Threads of delayed events.
+    /// The threads that wait to carry out delayed events.
     delayed_events: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -124,7 +124,7 @@ fn slots_in_all(masters: &[&NodeSpec]) -> usize {
 }
 
 impl RealNodes {
-    /// Starts the servers.
+    /// Starts the servers and waits until the cluster or sentinel group is healthy.
     pub(crate) fn open(scenario: &Scenario, servers: &Servers) -> Self {
         let deployment = match scenario.mode {
             Mode::Cluster => start_cluster(scenario, &servers.server),
@@ -157,7 +157,7 @@ impl Inner {
         self.record.log_event(LogEntry { ms, node: String::new(), connection: 0, event });
     }
 
-    /// Opens a connection that the verdict ignores.
+    /// Opens a connection of the test program and registers its port, so that the verdict ignores its commands.
     fn harness_connection(&self, node: &Node) -> Option<Connection> {
         let mut connection = node.try_connect().ok()?;
         connection.set_timeout(OWN_REQUEST_TIMEOUT);
@@ -169,7 +169,7 @@ impl Inner {
         Some(connection)
     }
 
-    /// Applies an event. Events that change roles or slots are waited for.
+    /// Applies an event. For an event that changes roles or slots, waits until the servers have completed the change.
     fn event(&self, event: &NodeEvent) {
         self.log_event(LogEvent::NodesChanged(event.describe()));
         let mut deployment = lock(&self.deployment);
@@ -188,8 +188,8 @@ impl Inner {
             NodeEvent::Promote { node, .. } => {
                 let reply = deployment.promote(node);
                 if deployment.mode == Mode::Sentinel {
-                    // The role change closed the MONITOR connections along with the clients' ones;
-                    // they are reopened.
+                    // The role change closed the MONITOR connections along with those of the clients; wait until they
+                    // are open again.
                     self.wait_for_monitor(&deployment);
                 }
                 drop(deployment);
@@ -202,7 +202,7 @@ impl Inner {
                 self.log_event(LogEvent::AdapterAnswered(format!("{moved:?}")));
             }
             NodeEvent::RunCommand { command, .. } => self.run(&deployment, command),
-            // `is_supported` excludes scenarios with these events.
+            // `is_supported` excludes scenarios with this kind of event.
             NodeEvent::ReportMap { .. }
             | NodeEvent::ChangeAddress { .. }
             | NodeEvent::ReplaceCertificate { .. } => {}
@@ -231,7 +231,7 @@ impl Inner {
         }
     }
 
-    /// Runs a command as another client.
+    /// Runs a command as another client would, at the owner of its key or at every data node.
     fn run(&self, deployment: &Deployment, command: &[String]) {
         let Some(key) = first_key(command) else {
             for node in deployment.start_with_data() {
@@ -425,7 +425,7 @@ impl Deployment {
             .map(|(_, node)| node)
     }
 
-    /// Returns the running nodes except sentinels.
+    /// Iterates over the running, unfrozen nodes that hold data, which excludes sentinels.
     fn start_with_data(&self) -> impl Iterator<Item = &Node> {
         let sentinels = match self.mode {
             Mode::Cluster => &[],

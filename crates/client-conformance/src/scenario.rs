@@ -14,29 +14,29 @@ use serde_json::Value;
 
 use crate::protocol::Mode;
 
-/// A parsed scenario file.
+/// A parsed scenario file, before its key placeholders are replaced.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// The file's name without extension.
     #[serde(default)]
     pub name: String,
-    /// The description for people.
+    /// The description at the top of the file, shown to people in reports.
     pub story: String,
-    /// The scenario's section on the card.
+    /// The theme under which the scorecard lists the scenario.
     pub theme: Theme,
     /// How the client discovers its servers.
     pub mode: Mode,
-    /// The RESP version for the client.
+    /// The RESP version that the client must use, 2 or 3.
     #[serde(default = "default_protocol")]
     pub protocol: u8,
-    /// Whether the client reads from replicas.
+    /// Whether the client must read from replicas.
     #[serde(default)]
     pub replicas: bool,
-    /// Whether the client uses client-side caching.
+    /// Whether the client must use client-side caching.
     #[serde(default)]
     pub caching: bool,
-    /// Whether the nodes use TLS.
+    /// Whether the nodes accept TLS connections only.
     #[serde(default)]
     pub tls: bool,
     /// The client's timeout for connections and replies, in milliseconds.
@@ -44,49 +44,49 @@ pub struct Scenario {
     pub timeout_ms: u64,
     /// The nodes by name.
     pub nodes: BTreeMap<String, NodeSpec>,
-    /// The nodes given to the client; empty means every suitable node.
+    /// The names of the nodes given to the client; if empty, all suitable nodes are given.
     #[serde(default)]
     pub seeds: Vec<String>,
     /// The faults: how nodes deviate from healthy servers.
     #[serde(default)]
     pub rules: Vec<FaultRule>,
-    /// The steps in order.
+    /// The steps, which run in this order until one fails.
     pub steps: Vec<ScenarioStep>,
     /// The costs that still count as good.
     #[serde(default)]
     pub allow: CostLimits,
 }
 
-/// The themes of scenarios.
+/// The themes by which scenarios are grouped on the scorecard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Theme {
     /// MOVED, ASK and other errors that tell the client where or when to retry.
     Redirects,
-    /// The slot map.
+    /// Outdated, empty or unusual slot maps.
     Maps,
-    /// Broken connections and replies.
+    /// Connections that break and replies that are cut, late or missing.
     Replies,
     /// Masters that die and are replaced.
     Failover,
-    /// Pub/Sub channels.
+    /// Pub/Sub subscriptions and their messages.
     Channels,
-    /// Blocking commands.
+    /// Blocking commands that must survive disturbances.
     Blocking,
     /// Scripts, which each node must load.
     Scripts,
-    /// Client-side caching.
+    /// Client-side caching and its invalidation messages.
     Caching,
-    /// Reads from replicas.
+    /// Reads from replicas while roles change.
     Replicas,
-    /// Encrypted connections.
+    /// TLS connections and certificates.
     Tls,
-    /// Sentinels.
+    /// Discovery of the master through sentinels.
     Sentinels,
 }
 
 impl Theme {
-    /// Returns the theme's title.
+    /// Returns the theme's title on the scorecard.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -113,23 +113,23 @@ fn default_timeout_ms() -> u64 {
     1000
 }
 
-/// A node of a scenario.
+/// The initial properties of a scenario's node.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSpec {
     /// Slot ranges of a cluster master, such as `0-8191`.
     #[serde(default)]
     pub slots: Vec<String>,
-    /// The master of this replica.
+    /// The name of the node's master, if the node is a replica.
     #[serde(default)]
     pub replica_of: Option<String>,
     /// Whether the node is a sentinel.
     #[serde(default)]
     pub sentinel: bool,
-    /// Whether the node is no member: an address without a server, at least initially.
+    /// Whether the node is not a member at first: its address has no server until an event moves one there.
     #[serde(default)]
     pub absent: bool,
-    /// The initial handling of connections.
+    /// How the node handles connections at the beginning.
     #[serde(default)]
     pub state: ConnectionHandling,
     /// The slot map that the node reports initially.
@@ -145,14 +145,14 @@ pub enum ConnectionHandling {
     #[default]
     #[serde(rename = "up")]
     Serve,
-    /// Refuses connections: nothing listens on the port.
+    /// The node refuses connections because nothing listens on its port.
     #[serde(rename = "refuses")]
     Refuse,
     /// Accepts and immediately closes connections, like a dead node whose connection attempts can
     /// be counted.
     #[serde(rename = "slams")]
     CloseAtOnce,
-    /// Accepts connections and reads requests, but never replies.
+    /// The node accepts connections and reads requests, but never replies.
     #[serde(rename = "silent")]
     NeverReply,
 }
@@ -161,11 +161,11 @@ pub enum ConnectionHandling {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReportedMap {
-    /// The true state.
+    /// The true state at the time of the query.
     #[default]
     #[serde(rename = "truth")]
     Current,
-    /// No slots.
+    /// A map without any slots.
     Empty,
     /// Null instead of the node's own host; the client should use the host it connected to.
     NullHost,
@@ -192,7 +192,7 @@ impl ReportedMap {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultRule {
-    /// The nodes affected; all if empty.
+    /// The names of the affected nodes; empty means all nodes.
     #[serde(default)]
     pub at: Vec<String>,
     /// The affected command, as two words where a subcommand matters (`CLUSTER SLOTS`).
@@ -203,13 +203,13 @@ pub struct FaultRule {
     /// The number of matching commands to let pass first.
     #[serde(default)]
     pub skip: u32,
-    /// The number of times the rule applies; unlimited if absent.
+    /// The number of times the rule applies; `None` means no limit.
     #[serde(default)]
     pub times: Option<u32>,
-    /// How long the rule applies after its first use.
+    /// How long the rule applies after its first use, in milliseconds; `None` means no limit.
     #[serde(default)]
     pub for_ms: Option<u64>,
-    /// The fault to inject.
+    /// The fault that replaces or changes the normal reply.
     #[serde(rename = "do")]
     pub fault: ReplyFault,
 }
@@ -218,8 +218,8 @@ pub struct FaultRule {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ReplyFault {
-    /// The command is not executed; this error is the reply. `$slot` is the key's slot, `$a` the
-    /// address of node `a`.
+    /// The command is not executed and this error is the reply. In the text, `$slot` stands for the key's slot and `$a`
+    /// for the address of node `a`.
     Error(String),
     /// The command is executed; the connection closes in the middle of its reply.
     #[serde(rename = "cut")]
@@ -230,7 +230,7 @@ pub enum ReplyFault {
     /// The command is executed; no reply is sent, and the connection stays open.
     #[serde(rename = "silence")]
     NoReply,
-    /// The command is executed; its reply is delayed by this many milliseconds.
+    /// The command is executed; its reply is delayed by these milliseconds.
     #[serde(rename = "late")]
     Delay(u64),
     /// The command is executed; its reply is sent in pieces of a few bytes.
@@ -241,13 +241,13 @@ pub enum ReplyFault {
     UnknownPushes,
 }
 
-/// A step of a scenario.
+/// One step of a scenario: an action and its expected result.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "StepFile")]
 pub struct ScenarioStep {
-    /// The action to take.
+    /// What the client or the test program does in this step.
     pub act: StepAction,
-    /// The expected result.
+    /// The result that the library must produce.
     pub expectation: Expectation,
 }
 
@@ -266,27 +266,27 @@ pub enum StepAction {
     Subscribe(Vec<String>),
     /// The client subscribes to channels with SSUBSCRIBE.
     Ssubscribe(Vec<String>),
-    /// A message must arrive; it is published again with each attempt.
+    /// A message must arrive at the client; the message is published again with each attempt.
     ExpectMessage {
-        /// The channel's name.
+        /// The channel on which the message is published.
         channel: String,
-        /// The message's payload.
+        /// The payload to publish and to expect.
         data: String,
     },
-    /// An event changes the nodes.
+    /// An event changes the nodes; the client does nothing.
     ChangeNodes(NodeEvent),
-    /// Waits this many milliseconds.
+    /// The test program waits these milliseconds.
     Pause(u64),
 }
 
-/// The expected result of a step.
+/// The result that a step must have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expectation {
-    /// The required reply, if specified.
+    /// The required reply; `None` accepts any reply.
     pub reply: Option<Value>,
     /// Whether an error is forbidden, allowed or required.
     pub errors: ErrorPolicy,
-    /// The maximum number of attempts.
+    /// The maximum number of attempts, at least 1.
     pub tries: u32,
     /// The time limit for all attempts together, in milliseconds.
     pub within_ms: u64,
@@ -295,7 +295,7 @@ pub struct Expectation {
 /// Whether a step may fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorPolicy {
-    /// An error is a failure.
+    /// Any error makes the step fail.
     Forbidden,
     /// An error is acceptable, because no library could avoid it without risk.
     Allowed,
@@ -303,54 +303,53 @@ pub enum ErrorPolicy {
     Required,
 }
 
-/// An event that changes the nodes.
+/// An event that changes the nodes, immediately or after a delay.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum NodeEvent {
-    /// A node changes its handling of connections. Open connections are closed unless it becomes
-    /// silent.
+    /// A node changes its handling of connections. Its open connections are closed, except if the new handling is to
+    /// stay silent.
     #[serde(rename = "net")]
     SetConnectionHandling {
-        /// The node's name.
+        /// The name of the node that changes.
         node: String,
-        /// The new connection handling.
+        /// How the node handles connections from then on.
         state: ConnectionHandling,
-        /// The delay in milliseconds.
+        /// Milliseconds until the event happens.
         #[serde(default)]
         after_ms: u64,
     },
     /// A replica replaces its master and takes over its slots.
     Promote {
-        /// The replica's name.
+        /// The name of the replica to promote.
         node: String,
-        /// The delay in milliseconds.
+        /// Milliseconds until the event happens.
         #[serde(default)]
         after_ms: u64,
     },
-    /// A key's slot moves to another node.
+    /// The slot of a key moves to another node.
     #[serde(rename = "move")]
     MoveSlot {
-        /// A key in the slot.
+        /// A key in the slot that moves.
         key: String,
-        /// The new owner.
+        /// The name of the slot's new owner.
         to: String,
-        /// The delay in milliseconds.
+        /// Milliseconds until the event happens.
         #[serde(default)]
         after_ms: u64,
     },
     /// A node changes the slot map that it reports.
     #[serde(rename = "tells")]
     ReportMap {
-        /// The node's name.
+        /// The name of the node that reports the map.
         node: String,
-        /// The slot map to report.
+        /// The slot map to report instead.
         #[serde(rename = "what")]
         map: ReportedMap,
-        /// The number of replies to give; afterwards the node reports the truth. Unlimited if
-        /// absent.
+        /// The number of replies that use the map; afterwards the node reports the true state. `None` means no limit.
         #[serde(default)]
         times: Option<u32>,
-        /// The delay in milliseconds.
+        /// Milliseconds until the event happens.
         #[serde(default)]
         after_ms: u64,
     },
@@ -358,29 +357,29 @@ pub enum NodeEvent {
     /// becomes dead.
     #[serde(rename = "readdress")]
     ChangeAddress {
-        /// The node's name.
+        /// The name of the node that moves.
         node: String,
-        /// The absent node.
+        /// The name of the absent node whose address is taken.
         to: String,
-        /// The delay in milliseconds.
+        /// Milliseconds until the event happens.
         #[serde(default)]
         after_ms: u64,
     },
     /// Another client runs a command at its key's owner or, without a key, at every data node.
     #[serde(rename = "run")]
     RunCommand {
-        /// The command.
+        /// The command's name and arguments.
         command: Vec<String>,
-        /// The delay in milliseconds.
+        /// Milliseconds until the event happens.
         #[serde(default)]
         after_ms: u64,
     },
     /// Every node switches to another certificate for new connections.
     #[serde(rename = "certificate")]
     ReplaceCertificate {
-        /// The authority that signed it.
+        /// The authority that signed the new certificate.
         of: CertificateAuthority,
-        /// The delay in milliseconds.
+        /// Milliseconds until the event happens.
         #[serde(default)]
         after_ms: u64,
     },
@@ -390,7 +389,7 @@ pub enum NodeEvent {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CertificateAuthority {
-    /// The authority given to the client.
+    /// The authority whose certificate the client was given.
     #[default]
     #[serde(rename = "known")]
     Trusted,
@@ -426,7 +425,7 @@ fn default_tries() -> u32 {
     1
 }
 
-/// Longer than any library's default reply timeout, with a margin for a busy machine.
+/// The timeout is longer than any library's default reply timeout, with a margin for a busy machine.
 fn default_step_timeout_ms() -> u64 {
     12_000
 }
@@ -466,17 +465,17 @@ impl TryFrom<StepFile> for ScenarioStep {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CostLimits {
-    /// MOVED and ASK replies for one command.
+    /// The maximum number of MOVED and ASK replies for one command.
     pub redirects: usize,
-    /// MOVED and ASK replies in total.
+    /// The maximum number of MOVED and ASK replies in the whole run.
     pub redirects_in_all: usize,
-    /// Slot map queries after the client was created.
+    /// The maximum number of slot map queries after the client was created.
     pub refreshes: usize,
-    /// Connections in total.
+    /// The maximum number of connections that the client opens in the whole run.
     pub connections: usize,
-    /// Refused connections or refused commands per second and node.
+    /// The maximum number of refused connections or commands per second and node.
     pub storm: usize,
-    /// The time from the last event to the first success, in milliseconds.
+    /// The maximum time from the last event to the first success, in milliseconds.
     pub recovery_ms: u64,
 }
 
@@ -497,7 +496,7 @@ impl Scenario {
     /// Parses a scenario file.
     ///
     /// # Errors
-    /// The first error in the file.
+    /// The position and reason of the first error in the text.
     pub fn read(name: &str, text: &str) -> Result<Self> {
         let mut scenario: Self = serde_saphyr::from_str(text).with_context(|| format!("scenario {name}"))?;
         scenario.name = name.to_owned();
@@ -533,7 +532,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Returns all events of the scenario.
+    /// Iterates over the events of all steps, for example to find the nodes they name.
     pub fn events(&self) -> impl Iterator<Item = &NodeEvent> {
         self.steps.iter().filter_map(|step| match &step.act {
             StepAction::ChangeNodes(event) => Some(event),
@@ -541,7 +540,7 @@ impl Scenario {
         })
     }
 
-    /// Returns the nodes given to the client.
+    /// Iterates over the names of the nodes given to the client.
     pub fn seeds(&self) -> impl Iterator<Item = &String> {
         let sentinels = self.mode == Mode::Sentinel;
         self.nodes.iter().filter_map(move |(name, node)| {
@@ -571,7 +570,7 @@ impl NodeEvent {
         first.into_iter().chain(second)
     }
 
-    /// Describes the event as a sentence.
+    /// Describes the event as a sentence for the log.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
@@ -601,7 +600,7 @@ impl NodeEvent {
         }
     }
 
-    /// Returns the event's delay.
+    /// Returns the delay before the event, in milliseconds.
     #[must_use]
     pub fn after_ms(&self) -> u64 {
         match self {
@@ -616,10 +615,10 @@ impl NodeEvent {
     }
 }
 
-/// Parses the first and last slot of a range.
+/// Parses a slot range such as `0-8191` into its first and last slot.
 ///
 /// # Errors
-/// If `text` is no valid range.
+/// `text` is not a valid range.
 pub(crate) fn parse_slot_range(text: &str) -> Result<(u16, u16)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range: (u16, u16) = (first.parse()?, last.parse()?);

@@ -91,7 +91,7 @@ const FILES: &[(&str, &str)] = files![
 /// Returns all built-in scenarios, ordered by theme.
 ///
 /// # Errors
-/// If a file is invalid; a test prevents that.
+/// A file is invalid, which a test prevents.
 pub fn built_in_scenarios() -> Result<Vec<Scenario>> {
     let scenarios: Result<Vec<Scenario>> =
         FILES.iter().map(|(name, text)| Scenario::read(name, text)).collect();
@@ -101,7 +101,7 @@ pub fn built_in_scenarios() -> Result<Vec<Scenario>> {
 /// Returns the scenarios of all `.yaml` files in a folder.
 ///
 /// # Errors
-/// If there are none, or one is invalid.
+/// The folder has no scenario, or one of them is invalid.
 pub fn scenarios_in_folder(folder: &Path) -> Result<Vec<Scenario>> {
     let mut scenarios = Vec::new();
     let entries = std::fs::read_dir(folder).with_context(|| format!("{}", folder.display()))?;

@@ -18,46 +18,45 @@ use crate::scenario::{ErrorPolicy, Expectation, Scenario, StepAction};
 use crate::scripted_nodes::ScriptedNodes;
 use crate::simulation::{ExecutedCommand, MASTER_NAME, RefusedCommand, format_command, script_calling};
 
-/// The time allowed for an adapter to start on a busy machine.
+/// How long an adapter may take to start on a busy machine.
 const ADAPTER_START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Extra time for an attempt that began before the step's deadline: the step is late because of its
-/// earlier attempts.
+/// Extra time for an attempt that began before the step's deadline, because it is late only due to earlier attempts.
 const LAST_ATTEMPT_EXTENSION: Duration = Duration::from_secs(5);
-/// The delay between two attempts.
+/// Delay between two attempts of a step.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
-/// How long to watch for retries after the library has given up on a command.
+/// How long to watch for further retries after the library has reported a failure.
 const RETRY_WATCH_TIME: Duration = Duration::from_millis(400);
 
-/// One attempt of a step.
+/// One attempt at a step: the request and the adapter's answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attempt {
     /// The request's number, counted over all requests to the adapter.
     pub step: usize,
-    /// When the request was sent.
+    /// When the request was sent, in milliseconds since the scenario began.
     pub request_ms: u64,
-    /// When the answer arrived.
+    /// When the answer arrived, in milliseconds since the scenario began.
     pub answer_ms: u64,
-    /// The commands in the request.
+    /// The commands in the request, each as name and arguments.
     pub commands: Vec<Vec<String>>,
-    /// The adapter's answer, or why there is none.
+    /// The adapter's answer, or the reason why there is none.
     pub outcome: Result<AdapterOutcome, AdapterFailure>,
 }
 
-/// An executed step.
+/// A step that was executed, with all its attempts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepResult {
-    /// The step's action.
+    /// The action that the step asked for.
     pub action: StepAction,
-    /// The step's expected result.
+    /// The result that the step must have.
     pub expectation: Expectation,
-    /// The attempts in order.
+    /// The attempts in order; the last one decides the step's result.
     pub attempts: Vec<Attempt>,
     /// For message steps: whether the message arrived.
     pub message_arrived: bool,
 }
 
 impl StepResult {
-    /// Returns whether the step ended as required. The next step depends on it.
+    /// Returns whether the step ended as required, which is the condition for running the next step.
     fn meets_expectation(&self) -> bool {
         let outcome = self.attempts.last().map(|attempt| &attempt.outcome);
         match (&self.action, outcome, self.expectation.errors) {
@@ -76,20 +75,20 @@ pub struct ScenarioRun {
     pub library: Option<Library>,
     /// The executed steps; the run ends at the first failed step.
     pub steps: Vec<StepResult>,
-    /// When the client was created.
+    /// When the client was created, in milliseconds since the scenario began.
     pub connected: u64,
-    /// Why no client could be created.
+    /// Why no client could be created; `None` if one was created.
     pub client_error: Option<Result<AdapterOutcome, AdapterFailure>>,
-    /// All events in order.
+    /// All logged events, in the order in which they happened.
     pub log: Vec<LogEntry>,
-    /// Commands that took effect.
+    /// The commands that took effect, on any node.
     pub executed: Vec<ExecutedCommand>,
-    /// Commands that were refused.
+    /// The commands that a node refused or left without a reply.
     pub refused: Vec<RefusedCommand>,
     /// Whether [`ScenarioRun::executed`] lists blocking commands only when they take effect. Real servers
     /// report them on arrival.
     pub records_pops_on_effect: bool,
-    /// The end of the adapter's standard error.
+    /// The end of the adapter's standard error, for the report.
     pub stderr_tail: String,
     /// The duration of the run in milliseconds.
     pub ms: u64,
@@ -98,9 +97,9 @@ pub struct ScenarioRun {
 struct ScenarioRunner<'a> {
     nodes: &'a dyn Nodes,
     adapter: Adapter,
-    /// Whether the subscriptions use SSUBSCRIBE.
+    /// Whether the scenario subscribes with SSUBSCRIBE, so that messages must be published with SPUBLISH.
     sharded: bool,
-    /// The number of steps started.
+    /// The number of steps started so far.
     steps: usize,
     run: ScenarioRun,
 }
@@ -108,7 +107,7 @@ struct ScenarioRunner<'a> {
 /// Runs a scenario on scripted nodes or real servers.
 ///
 /// # Errors
-/// If the adapter cannot be started, or the scenario is invalid.
+/// The adapter cannot be started, or the scenario is invalid.
 pub fn run_scenario(
     scenario: &Scenario,
     adapter: &[String],
@@ -176,7 +175,7 @@ impl ScenarioRunner<'_> {
         Attempt { step, request_ms: asked, answer_ms: self.nodes.now(), commands: Vec::new(), outcome }
     }
 
-    /// Creates the client and returns whether that succeeded.
+    /// Creates the client and returns whether the adapter succeeded.
     fn connect(&mut self, scenario: &Scenario) -> bool {
         let hello = self.send_request(&Request::Hello, "hello", ADAPTER_START_TIMEOUT);
         self.run.library = match &hello.outcome {
@@ -297,18 +296,18 @@ fn script_texts(scenario: &Scenario) -> Vec<String> {
     texts.collect::<BTreeSet<String>>().into_iter().collect()
 }
 
-/// Returns whether commands within a pipeline failed; the whole pipeline is retried then.
+/// Returns whether a command within a pipeline failed; if so, the whole pipeline is retried.
 fn has_failed_command(attempt: &Attempt) -> bool {
     let Ok(AdapterOutcome::Ok(Value::Array(items))) = &attempt.outcome else { return false };
     attempt.commands.len() == items.len() && items.iter().any(is_error_item)
 }
 
-/// Returns whether a reply within a pipeline is an error.
+/// Returns whether an item of a pipeline's reply is an error.
 pub(crate) fn is_error_item(item: &Value) -> bool {
     item.as_object().is_some_and(|object| object.contains_key("error"))
 }
 
-/// Returns the request for an attempt of a step, and its commands.
+/// Builds the request for an attempt at a step, together with its commands.
 fn build_request(act: &StepAction, number: u32) -> Option<(Request, Vec<Vec<String>>)> {
     let number = number.to_string();
     let filled = |words: &Vec<String>| -> Vec<String> {

@@ -21,21 +21,21 @@ pub use html::html;
 pub use junit::junit;
 pub use text::{evidence, text};
 
-/// The result of one scenario.
+/// The verdict on one scenario, with its evidence.
 #[derive(Debug, Clone, Serialize)]
 pub struct ScenarioResult {
-    /// The scenario's name.
+    /// The scenario's name, by which cards are compared.
     pub name: String,
-    /// The scenario's theme.
+    /// The theme under which the scenario is listed.
     pub theme: Theme,
     /// The scenario's description for people.
     pub story: String,
-    /// The verdict on the library.
+    /// The library's grade and its reasons.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// The events in order.
+    /// The logged events in order, which are the evidence for the verdict.
     pub log: Vec<LogEntry>,
-    /// The end of the adapter's standard error.
+    /// The end of the adapter's standard error, shown when a scenario fails.
     #[serde(rename = "complaints")]
     pub stderr_tail: String,
 }
@@ -43,14 +43,14 @@ pub struct ScenarioResult {
 /// The scorecard of one library.
 #[derive(Debug, Clone, Serialize)]
 pub struct Scorecard {
-    /// The library under test.
+    /// The library's name and version; `None` if its adapter never reported them.
     pub library: Option<Library>,
     /// The seed from which keys are drawn.
     pub seed: u64,
-    /// The real servers used, if any.
+    /// Name and version of the real servers; `None` if scripted nodes were used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub servers: Option<String>,
-    /// The results, ordered by theme.
+    /// One result per scenario, ordered by theme.
     pub cases: Vec<ScenarioResult>,
 }
 
@@ -67,7 +67,7 @@ struct BaselineResult {
 }
 
 impl ScenarioResult {
-    /// Creates the result of a scenario.
+    /// Creates a result, taking name, theme and description from the scenario.
     #[must_use]
     pub fn new(scenario: &Scenario, verdict: Verdict, log: Vec<LogEntry>, stderr_tail: String) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Scorecard {
         self.cases.iter().map(|case| case.verdict.grade).max().unwrap_or(Grade::Good)
     }
 
-    /// Returns the library's name and version.
+    /// Returns the library's name and version, as the card's title.
     #[must_use]
     pub fn title(&self) -> String {
         match &self.library {

@@ -25,17 +25,17 @@ use crate::nodes::{Nodes, NodesRecord};
 use crate::scenario::{ConnectionHandling, NodeEvent, Scenario};
 use crate::simulation::{ClusterSimulation, ConnectionAction, ConnectionId, NodeIndex};
 
-/// Poll interval for new connections and state changes.
+/// Interval at which ports are polled for new connections and for changes of the node's state.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The write timeout for a client that does not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The piece size of a torn reply in bytes, and the pause between pieces.
+/// Size of the pieces of a fragmented reply in bytes; a pause follows each piece.
 const PIECE_BYTES: usize = 3;
 const PIECE_PAUSE: Duration = Duration::from_millis(1);
-/// The maximum number of bytes without a complete command.
+/// The maximum number of bytes that a client may send without completing a command.
 const MAX_COMMAND_BYTES: usize = 16 << 20;
 
-/// The simulated nodes with their sockets. Dropping it closes everything.
+/// The simulated nodes with their sockets. Dropping them closes all ports and connections.
 #[derive(Debug)]
 pub(crate) struct ScriptedNodes {
     shared: Arc<SharedState>,
@@ -62,7 +62,7 @@ impl ScriptedNodes {
     /// Opens the ports of a scenario's nodes.
     ///
     /// # Errors
-    /// If the nodes are inconsistent.
+    /// The scenario's nodes are inconsistent, or no port can be opened.
     pub(crate) fn open(scenario: &Scenario) -> Result<Self> {
         let claims: Vec<PortClaim> = scenario.nodes.iter().map(|_| claim_port()).collect();
         let ports: Vec<u16> = claims.iter().map(|claim| claim.port).collect();
@@ -182,7 +182,7 @@ impl SharedState {
         changed.into_iter().for_each(|node| self.wait_for_port(node));
     }
 
-    /// Waits until the port is open or closed as the node's state requires.
+    /// Waits until the node's port is open or closed, as its state requires.
     fn wait_for_port(&self, node: NodeIndex) {
         loop {
             let wanted = self.connection_handling(node) != ConnectionHandling::Refuse;
@@ -194,7 +194,7 @@ impl SharedState {
         }
     }
 
-    /// Accepts connections for a node according to its state.
+    /// Accepts connections for a node while its state allows them.
     fn listen(self: &Arc<Self>, node: NodeIndex, port: u16) {
         let mut listeners = Vec::new();
         while !self.stopped.load(Ordering::Acquire) {
@@ -218,7 +218,7 @@ impl SharedState {
 
     fn accept_connection(self: &Arc<Self>, node: NodeIndex, stream: TcpStream) {
         let Some(id) = lock(&self.simulation).handle_open(self.now(), node) else {
-            // Close with a reset, like a system without a listening process.
+            // Close with a reset, as a system does when no process listens on the port.
             let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
             return;
         };
@@ -255,7 +255,7 @@ impl SharedState {
         });
     }
 
-    /// Reads commands until the connection ends.
+    /// Reads commands from a client until the connection ends.
     fn serve_connection(self: &Arc<Self>, id: ConnectionId, stream: &TcpStream) {
         let (mut parser, mut buffer, mut piece) = (Parser::new(), Vec::new(), vec![0; 64 * 1024]);
         let mut reader = stream;
@@ -315,7 +315,7 @@ impl SharedState {
         late.into_iter().all(|action| perform_delayed(stream, action))
     }
 
-    /// Performs an action on a connection that belongs to another thread.
+    /// Performs an action on a connection that another thread serves.
     fn perform_on_other_connection(self: &Arc<Self>, action: ConnectionAction) {
         let Some(action) = self.perform_immediate(action) else { return };
         let stream = action.connection().and_then(|id| lock(&self.streams).get(&id).map(Arc::clone));
@@ -331,7 +331,7 @@ impl SharedState {
         }
     }
 
-    /// Sends output that is due now and returns an action that takes time.
+    /// Sends output that is due now. Returns the action unchanged if performing it takes time.
     fn perform_immediate(&self, action: ConnectionAction) -> Option<ConnectionAction> {
         let ConnectionAction::Send(id, bytes) = &action else { return Some(action) };
         let stream = lock(&self.streams).get(id).map(Arc::clone);

@@ -37,37 +37,37 @@ use rules::RuleMatcher;
 use scripts::LoadedScripts;
 use tracking::ClientTracking;
 
-/// The index of a node.
+/// The index of a node in [`ClusterSimulation::nodes`].
 pub type NodeIndex = usize;
-/// A connection's number, never reused.
+/// The number of a connection. Numbers are never reused.
 pub type ConnectionId = u64;
 
-/// Stands for clients other than the tested one.
+/// The connection id that stands for all clients other than the tested one.
 const OTHER_CLIENTS: ConnectionId = 0;
 
-/// The role of a node.
+/// The current role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// A cluster node that can own slots, or the data server of a sentinel group.
     Master,
-    /// A replica of this node.
+    /// A replica of the node with this index.
     Replica(NodeIndex),
-    /// A sentinel.
+    /// A sentinel, which monitors the data server.
     Sentinel,
 }
 
-/// A simulated node.
+/// The state of one simulated node.
 #[derive(Debug, Clone)]
 pub struct SimulatedNode {
     /// The node's name in the scenario.
     pub name: String,
-    /// The node's port on 127.0.0.1.
+    /// The node's port on 127.0.0.1; it changes when the node moves to another address.
     pub port: u16,
-    /// The current handling of connections.
+    /// How the node currently handles connections.
     pub state: ConnectionHandling,
-    /// The node id in the cluster, which survives a change of address.
+    /// The node's id in the cluster, which survives a change of address.
     id: String,
-    /// Whether the node is no member.
+    /// Whether the node is not a member, so that its address has no server.
     is_absent: bool,
     role: Role,
     view: ReportedView,
@@ -77,25 +77,24 @@ pub struct SimulatedNode {
 #[derive(Debug, Clone, Copy)]
 struct ReportedView {
     map: ReportedMap,
-    /// Remaining replies with this view before the node reports the truth; `None` is unlimited.
+    /// The number of further replies with this view before the node reports the true state; `None` means no limit.
     replies_left: Option<u32>,
 }
 
 #[derive(Debug)]
 struct SimulatedConnection {
     node: NodeIndex,
-    /// Set after a reply was withheld: all later replies must be withheld too, because servers
-    /// never skip one.
+    /// Set after a reply was withheld. All later replies must be withheld too, because a server never skips a reply.
     is_silent: bool,
     protocol: Protocol,
-    /// ASKING was received: the next command may access an importing slot.
+    /// Set by ASKING: the next command may access a slot that the node is importing.
     asking: bool,
-    /// READONLY was received: a replica serves reads.
+    /// Set by READONLY: a replica may serve reads.
     readonly: bool,
-    /// The commands queued by MULTI, and whether one was rejected.
+    /// The commands queued since MULTI, and whether one of them was rejected.
     queue: Option<(Vec<Vec<String>>, bool)>,
     channels: Vec<(String, bool)>,
-    /// A blocking command without a reply, and the commands queued behind it.
+    /// A blocking command that still waits, and the commands queued behind it.
     blocked: Option<BlockedCommand>,
     queued_behind: VecDeque<Vec<String>>,
     tracking: Option<ClientTracking>,
@@ -118,23 +117,23 @@ impl SimulatedConnection {
     }
 }
 
-/// An action for the caller to carry out on a connection.
+/// An action that the caller must carry out on a connection or node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectionAction {
-    /// Send these bytes.
+    /// Send these bytes at once.
     Send(ConnectionId, Vec<u8>),
-    /// Send these bytes after the given milliseconds; input on this connection waits meanwhile.
+    /// Send these bytes after the given milliseconds; later input on this connection waits until then.
     SendDelayed(ConnectionId, Vec<u8>, u64),
-    /// Send these bytes in small pieces.
+    /// Send these bytes in pieces of a few bytes each.
     SendFragmented(ConnectionId, Vec<u8>),
-    /// Close the connection after all output is sent.
+    /// Close the connection after all its output is sent.
     Close(ConnectionId),
-    /// The node's handling of connections has changed.
+    /// Open or close the node's port, because its handling of connections has changed.
     ChangeConnectionHandling(NodeIndex),
 }
 
 impl ConnectionAction {
-    /// Returns the connection that the action concerns.
+    /// Returns the connection on which to act; `None` if the action concerns a node.
     #[must_use]
     pub fn connection(&self) -> Option<ConnectionId> {
         match self {
@@ -146,38 +145,38 @@ impl ConnectionAction {
     }
 }
 
-/// A command that took effect.
+/// A command that took effect on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecutedCommand {
     /// Milliseconds since the scenario began.
     pub ms: u64,
-    /// The number of steps started by then.
+    /// The number of steps started when the command was executed.
     pub step: usize,
-    /// The executing node.
+    /// The node that executed the command.
     pub node: NodeIndex,
     /// The command's name and arguments.
     pub args: Vec<String>,
 }
 
-/// Recorded as the error code when a node gave no reply.
+/// The error code that is recorded when a node gave no reply.
 pub(crate) const NO_REPLY_CODE: &str = "(no answer)";
 
-/// A command that a node refused.
+/// A command that a node refused or did not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedCommand {
     /// Milliseconds since the scenario began.
     pub ms: u64,
-    /// The number of steps started by then; 0 if unknown.
+    /// The number of steps started when the command was refused; 0 if unknown.
     pub step: usize,
-    /// The refusing node.
+    /// The node that refused the command.
     pub node: NodeIndex,
-    /// The error code, which is the error's first word.
+    /// The error code, which is the first word of the error.
     pub code: String,
-    /// The refused command.
+    /// The command's name and arguments; empty if unknown.
     pub args: Vec<String>,
 }
 
-/// The simulated nodes of a scenario.
+/// The simulated nodes of a scenario, with their connections and shared keyspace.
 #[derive(Debug)]
 pub struct ClusterSimulation {
     mode: Mode,
@@ -188,30 +187,31 @@ pub struct ClusterSimulation {
     first_master: NodeIndex,
     epoch: u64,
     data: BTreeMap<String, StoredValue>,
-    /// The scripts loaded on each node.
+    /// The scripts that each node has loaded.
     scripts: LoadedScripts,
-    /// Changed keys with the changing connection; tracking clients must be notified.
+    /// Keys changed since the last notification, each with the connection that changed it, for invalidating client
+    /// caches.
     changed_keys: Vec<(ConnectionId, String)>,
     rules: RuleMatcher,
     connections: BTreeMap<ConnectionId, SimulatedConnection>,
     last_connection: ConnectionId,
-    /// The number of steps started.
+    /// The number of steps started so far.
     steps: usize,
-    /// The last number in the queue of blocked clients.
+    /// The last position that was given out in the queue of blocked clients.
     last_queue_position: u64,
-    /// All events in order.
+    /// All logged events, in the order in which they happened.
     pub log: Vec<LogEntry>,
-    /// The commands that took effect.
+    /// The commands that took effect, in the order of their execution.
     pub executed: Vec<ExecutedCommand>,
-    /// The commands that were refused.
+    /// The commands that were refused, in the order of their arrival.
     pub refused: Vec<RefusedCommand>,
 }
 
 impl ClusterSimulation {
-    /// Creates the nodes with their initial state, one per port.
+    /// Creates the nodes in their initial state, with one port each.
     ///
     /// # Errors
-    /// If the scenario's nodes are inconsistent.
+    /// The scenario's nodes are inconsistent.
     pub fn new(scenario: &Scenario, ports: &[u16]) -> Result<Self> {
         let names: Vec<&String> = scenario.nodes.keys().collect();
         let index = |name: &String| names.iter().position(|known| *known == name).unwrap_or_default();
@@ -259,7 +259,7 @@ impl ClusterSimulation {
         })
     }
 
-    /// Returns the node with this name.
+    /// Returns the index of the node with this name.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<NodeIndex> {
         self.nodes.iter().position(|node| node.name == name)
@@ -300,7 +300,7 @@ impl ClusterSimulation {
         self.connections.contains_key(&id)
     }
 
-    /// Handles the end of a connection.
+    /// Handles a connection that the client closed or that broke.
     pub fn handle_close(&mut self, ms: u64, id: ConnectionId) {
         if self.connections.contains_key(&id) {
             self.log_on_connection(ms, id, LogEvent::ClientClosed);
@@ -308,7 +308,7 @@ impl ClusterSimulation {
         }
     }
 
-    /// Handles a command.
+    /// Handles a command and returns the actions that it causes, also on other connections.
     pub fn handle_command(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<ConnectionAction> {
         let Some(connection) = self.connections.get(&id) else { return Vec::new() };
         let node = &self.nodes[connection.node];
@@ -374,7 +374,7 @@ impl ClusterSimulation {
         let Some(fault) = fault else { return vec![ConnectionAction::Send(id, bytes)] };
         self.log_on_connection(ms, id, LogEvent::FaultInjected(describe_fault(&fault)));
         match fault {
-            // Handled before execution.
+            // This fault was handled before execution.
             ReplyFault::Error(_) => Vec::new(),
             ReplyFault::CutReply => {
                 bytes.truncate(bytes.len() / 2);
@@ -400,7 +400,7 @@ impl ClusterSimulation {
         }
     }
 
-    /// Applies a scenario event.
+    /// Applies a scenario event to the nodes and returns the resulting actions.
     pub fn handle_event(&mut self, ms: u64, event: &NodeEvent) -> Vec<ConnectionAction> {
         self.log_event(ms, LogEvent::NodesChanged(event.describe()));
         match event {
@@ -536,7 +536,7 @@ impl ClusterSimulation {
         bytes
     }
 
-    /// Records an error that map the client where or when to retry.
+    /// Records a reply that redirects the client or asks it to retry.
     fn record_if_refused(&mut self, ms: u64, id: ConnectionId, reply: &Value, args: &[String]) {
         let Value::Error(text) = reply else { return };
         let code = text.split(' ').next().unwrap_or_default().to_owned();

@@ -25,7 +25,7 @@ pub use costs::MeasuredCosts;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Grade {
-    /// Correct behavior.
+    /// The library behaved correctly and within the cost limits.
     Good,
     /// The library lacks the feature.
     #[serde(rename = "not-offered")]
@@ -52,12 +52,12 @@ impl Grade {
     }
 }
 
-/// A reason for a grade.
+/// One reason for a grade.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The severity.
+    /// The grade that this finding alone would give.
     pub grade: Grade,
-    /// The observation as a sentence.
+    /// The observation as a sentence, shown on the scorecard.
     pub text: String,
 }
 
@@ -67,19 +67,19 @@ impl Finding {
     }
 }
 
-/// The verdict on a scenario.
+/// The grade of a scenario with its reasons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The worst grade among the findings.
+    /// The worst grade among the findings, or good without any.
     pub grade: Grade,
     /// The reasons, worst first.
     pub findings: Vec<Finding>,
-    /// The measured costs.
+    /// The measured costs, reported even if they are within their limits.
     #[serde(rename = "measures")]
     pub costs: MeasuredCosts,
 }
 
-/// Grades a run.
+/// Grades a run by its recorded events only.
 #[must_use]
 pub fn grade_run(scenario: &Scenario, run: &ScenarioRun) -> Verdict {
     let costs = MeasuredCosts::measure(run);
@@ -98,7 +98,7 @@ pub fn grade_run(scenario: &Scenario, run: &ScenarioRun) -> Verdict {
     Verdict { grade, findings, costs }
 }
 
-/// Reports why a run ended before its last step.
+/// Reports the reason why a run ended before its last step.
 fn check_early_end(run: &ScenarioRun, costs: &MeasuredCosts) -> Vec<Finding> {
     if let Some(outcome) = &run.client_error {
         return vec![match outcome {
@@ -181,7 +181,7 @@ fn check_step(played: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
     findings
 }
 
-/// Reports a wrong reply.
+/// Reports a reply that differs from the required one.
 fn check_reply(played: &StepResult, value: &Value, what: &str, run: &ScenarioRun) -> Option<Finding> {
     let wanted = played.expectation.reply.as_ref()?;
     let failed_in_part = value.as_array().is_some_and(|items| items.iter().any(is_error_item));

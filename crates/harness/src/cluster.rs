@@ -12,8 +12,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts masters with this many replicas each and joins them. Waits until every node reports the cluster as ok and
-    /// every replica is in sync. Node `masters + i` replicates master `i % masters`.
+    /// Starts `masters` masters with `replicas` replicas each and joins them. Waits until every node reports the
+    /// cluster as ok and every replica is in sync. Node `masters + i` replicates master `i % masters`.
     ///
     /// # Panics
     /// The cluster does not form in time.
@@ -50,16 +50,16 @@ impl Cluster {
         cluster
     }
 
-    /// Makes node `replica` a replica of node `master`, which it must know already.
+    /// Makes node `replica` a replica of node `master`. The replica must already know the master as a cluster node.
     ///
     /// # Panics
-    /// The node refuses.
+    /// The node refuses the command.
     pub fn make_replica(&self, replica: usize, master: usize) {
         let id = self.node_id(master);
         self.nodes[replica].run(&format!("CLUSTER REPLICATE {id}")).expect_ok();
     }
 
-    /// The node id.
+    /// The 40-digit id that the node reports for itself.
     ///
     /// # Panics
     /// The node does not reply.
@@ -68,7 +68,7 @@ impl Cluster {
         self.nodes[node].run("CLUSTER MYID").text()
     }
 
-    /// The nodes whose process is running.
+    /// The nodes that the test has started and not stopped.
     pub fn running_nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(|node| node.is_running())
     }
@@ -76,7 +76,7 @@ impl Cluster {
     /// Waits until every running node knows all nodes.
     ///
     /// # Panics
-    /// Timeout.
+    /// The nodes do not know each other in time.
     pub fn wait_until_known(&self) {
         let count = self.nodes.len();
         for node in self.running_nodes() {
@@ -91,7 +91,7 @@ impl Cluster {
     /// Waits until every running node reports the cluster as ok.
     ///
     /// # Panics
-    /// Timeout.
+    /// A node does not report it in time.
     pub fn wait_until_ok(&self) {
         for node in self.running_nodes() {
             eventually(&format!("{} calls the cluster ok", node.port), || {
@@ -103,7 +103,7 @@ impl Cluster {
     /// Waits until every running replica is in sync and its master sends it new data.
     ///
     /// # Panics
-    /// Timeout.
+    /// A replica is not in sync in time.
     pub fn wait_until_synchronised(&self) {
         for node in &self.nodes[self.masters..] {
             if node.is_running() {
@@ -123,7 +123,7 @@ impl Cluster {
     /// Waits until every running node knows that node `replica` replicates node `master`.
     ///
     /// # Panics
-    /// Timeout.
+    /// A node does not know it in time.
     pub fn wait_until_replica_is_known(&self, replica: usize, master: usize) {
         let (replica, master) = (self.node_id(replica), self.node_id(master));
         for node in self.running_nodes() {
@@ -139,7 +139,7 @@ impl Cluster {
     /// port.
     ///
     /// # Panics
-    /// Timeout.
+    /// The nodes do not agree in time.
     pub fn wait_for_owner(&self, slot: u16, is_expected: impl Fn(u16) -> bool) -> u16 {
         eventually(&format!("all agree on a new owner of slot {slot}"), || {
             let mut agreed = None;
@@ -181,12 +181,12 @@ impl Cluster {
     }
 }
 
-/// Reads a field of INFO.
+/// Reads one field of an INFO section. `None` if the section lacks the field.
 pub fn info_field(connection: &mut Connection, section: &str, field: &str) -> Option<String> {
     find_field(connection.try_call(&["INFO", section]).ok()?, field)
 }
 
-/// Reads a field of CLUSTER INFO.
+/// Reads one field of CLUSTER INFO. `None` if the reply lacks the field.
 pub fn cluster_field(connection: &mut Connection, field: &str) -> Option<String> {
     find_field(connection.try_call(&["CLUSTER", "INFO"]).ok()?, field)
 }
@@ -199,7 +199,7 @@ fn find_field(reply: Reply, field: &str) -> Option<String> {
     text.lines().find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.trim_end().to_owned()))
 }
 
-/// The port of the slot's master in this node's view. `None` if there is none, or it is failing.
+/// The port of the slot's master in this node's view. `None` if the slot has no master or its master is failing.
 pub fn slot_owner(connection: &mut Connection, slot: u16) -> Option<u16> {
     let nodes = connection.try_call(&["CLUSTER", "NODES"]).ok()?.text();
     nodes.lines().find_map(|line| {

@@ -22,7 +22,8 @@ pub fn keys_for_all_slots() -> Vec<String> {
     keys
 }
 
-/// Writes `count` keys, each to its slot's master, and waits until the replicas have them. Each key is its own value.
+/// Writes `count` keys, each to its slot's master, and waits until the replicas have them. Each key's value is its own
+/// name.
 ///
 /// # Panics
 /// A write is refused.
@@ -54,7 +55,7 @@ pub fn fill_cluster(cluster: &Cluster, prefix: &str, count: usize) -> Vec<String
     all
 }
 
-/// Waits until the master's replicas have the writes of this connection.
+/// Waits until the master's replicas have acknowledged the writes of this connection.
 fn wait_for_replicas(connection: &mut Connection) {
     let role = connection.call_line("ROLE");
     let replicas = role.items()[2].items().len();

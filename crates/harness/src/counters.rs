@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use crate::{Connection, Node, Reply, eventually};
 
-/// Number of pipelined requests per client.
+/// Number of requests that each client sends ahead.
 const PIPELINE_LENGTH: usize = 50;
 
 /// Clients that each increment a key of their own, until they are stopped or get an error.
@@ -31,7 +31,7 @@ impl CounterClients {
         counters
     }
 
-    /// Waits for `more` further acknowledgements, or until all clients have ended.
+    /// Waits for `more` additional acknowledgements, or until all clients have ended.
     pub fn wait_for(&self, more: u64) {
         let enough = self.acknowledged.load(Ordering::Relaxed) + more;
         eventually("the clients count", || {
@@ -52,7 +52,7 @@ impl CounterClients {
     }
 }
 
-/// The key of client `number`.
+/// The key that client `number` increments.
 #[must_use]
 pub fn counter_key(number: usize) -> String {
     format!("counter:{number}")
@@ -73,7 +73,7 @@ fn run_counter(mut connection: Connection, key: &str, stop: &AtomicBool, acknowl
     reached
 }
 
-/// Asserts that the node has at least the acknowledged values.
+/// Asserts that no counter on the node is lower than its acknowledged value.
 ///
 /// # Panics
 /// A counter is lower.

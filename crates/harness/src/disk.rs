@@ -1,6 +1,6 @@
 //! A small disk for one node that a test can fill: a tmpfs mounted over the node's folder.
 //!
-//! Mounts outlive processes. The next test that mounts a disk removes those of ended tests.
+//! Mounts outlive processes, so the next test that mounts a disk unmounts those of ended test processes.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ const FILLER_FILE: &str = "filler";
 /// Sizes of the writes that fill the disk, ending with the page size of tmpfs.
 const WRITE_SIZES: [usize; 2] = [64 * 1024, 4096];
 
-/// A mounted disk. Dropping it unmounts it.
+/// A tmpfs mounted over a node's folder. Dropping it unmounts it.
 #[derive(Debug)]
 pub(crate) struct TestDisk {
     folder: PathBuf,
@@ -63,7 +63,7 @@ impl TestDisk {
 
 impl Drop for TestDisk {
     fn drop(&mut self) {
-        // Leftovers are removed by the next test.
+        // If unmounting fails, the next test unmounts the disk.
         let _ = unmount(&self.folder, UnmountFlags::DETACH);
     }
 }

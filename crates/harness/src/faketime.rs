@@ -10,7 +10,7 @@ use tempfile::TempDir;
 /// The variant of libfaketime for multi-threaded programs.
 const FAKETIME_LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 
-/// The wall clock of one node.
+/// The wall clock of one node, controlled by a file that libfaketime reads.
 #[derive(Debug)]
 pub(crate) struct FakeTime {
     find_library: PathBuf,
@@ -35,7 +35,7 @@ impl FakeTime {
     /// # Panics
     /// The clock's file cannot be written.
     pub(crate) fn shift(&self, ahead: i64) {
-        // Renamed into place, so that no process reads a partial file.
+        // The file is renamed into place, so that no process reads a partial file.
         let next = self.folder.path().join("next");
         fs::write(&next, format!("{ahead:+}\n")).expect("the folder can be written to");
         fs::rename(next, self.offset_file()).expect("the folder can be written to");
@@ -48,7 +48,7 @@ impl FakeTime {
             .env("FAKETIME_TIMESTAMP_FILE", self.offset_file())
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
             .env("FAKETIME_DISABLE_SHM", "1")
-            // Interval in seconds for reading the file again.
+            // The interval in seconds after which libfaketime reads the file again.
             .env("FAKETIME_CACHE_DURATION", "1");
     }
 

@@ -1,4 +1,4 @@
-//! Temporary folders of servers.
+//! Temporary folders for the files of servers.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use tempfile::{Builder, TempDir};
 
 static FOLDERS_ROOT: OnceLock<PathBuf> = OnceLock::new();
 
-/// Creates all further temporary folders in `root`, so that another process can remove them. Only the first call has an
+/// Creates all later temporary folders in `root`, so that another process can remove them. Only the first call has an
 /// effect.
 pub fn keep_folders_in(root: &Path) {
     let _ = FOLDERS_ROOT.set(root.to_owned());

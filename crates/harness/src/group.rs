@@ -14,7 +14,7 @@ pub const MASTER_NAME: &str = "mymaster";
 const SERVER_COUNT: usize = 3;
 const SENTINEL_COUNT: usize = 3;
 
-/// Generous, because tests share two cores.
+/// Time limit for changes of the group. It is generous, because tests share two cores.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A group of server and sentinel processes. The first server starts as the master.
@@ -31,7 +31,7 @@ impl SentinelGroup {
     /// `down-after-milliseconds` 2000. Waits until all sentinels know each other and the replicas.
     ///
     /// # Panics
-    /// Timeout.
+    /// The group does not form in time.
     #[must_use]
     pub fn start(server: &Program, sentinels: &[Program]) -> Self {
         Self::start_with(|place| Node::prepare(program_for_member(place, server, sentinels), ""))
@@ -40,7 +40,7 @@ impl SentinelGroup {
     /// Like [`Self::start`], with each process on its own host: first the servers, then the sentinels.
     ///
     /// # Panics
-    /// Timeout.
+    /// The group does not form in time.
     #[must_use]
     pub fn start_on(network: &TestNetwork, server: &Program, sentinels: &[Program]) -> Self {
         Self::start_with(|place| {
@@ -52,7 +52,7 @@ impl SentinelGroup {
     /// ([`Node::enable_tls`]) or none.
     ///
     /// # Panics
-    /// Timeout.
+    /// The group does not form in time.
     #[must_use]
     pub fn start_with(prepare: impl Fn(usize) -> Node) -> Self {
         let mut servers: Vec<Node> = (0..SERVER_COUNT).map(&prepare).collect();
@@ -95,7 +95,7 @@ impl SentinelGroup {
         }
     }
 
-    /// The port by which the group and its clients reach a server.
+    /// The port by which the group and its clients reach a server: the TLS port if the server has one.
     #[must_use]
     pub fn port_of(server: &Node) -> u16 {
         server.tls_port().unwrap_or(server.port)
@@ -137,10 +137,10 @@ impl SentinelGroup {
         reply.items()[1].text().parse().expect("a port")
     }
 
-    /// The index of the master once all running sentinels agree.
+    /// The index of the master, once all running sentinels report the same one.
     ///
     /// # Panics
-    /// Timeout.
+    /// The sentinels do not agree in time.
     #[must_use]
     pub fn wait_for_master(&self) -> usize {
         let running = self.running_sentinels();
@@ -159,7 +159,7 @@ impl SentinelGroup {
     /// elapsed time.
     ///
     /// # Panics
-    /// Timeout.
+    /// No server takes over in time.
     pub fn wait_for_successor(&self, old: usize) -> (usize, Duration) {
         let began = Instant::now();
         let running = self.running_sentinels();
@@ -181,7 +181,7 @@ impl SentinelGroup {
     /// Waits until every running server but the master replicates it, and no failover is in progress.
     ///
     /// # Panics
-    /// Timeout.
+    /// The group does not become healthy in time.
     pub fn wait_until_healthy(&self) {
         eventually_within(GROUP_TIMEOUT, "no failover goes on", || {
             let flags = |sentinel: usize| {
@@ -226,7 +226,7 @@ fn start_sentinel(node: &mut Node, master: &Node) {
     node.launch();
 }
 
-/// A member that has a TLS port also replicates over TLS.
+/// Makes a member that has a TLS port replicate over TLS too.
 fn replicate_over_tls(node: &mut Node) {
     if node.tls_port().is_some() {
         node.add_options("--tls-replication yes");
@@ -242,7 +242,7 @@ pub fn field_map(reply: &Reply) -> BTreeMap<String, String> {
 /// Waits for an event in a sentinel's event stream, and returns its payload.
 ///
 /// # Panics
-/// Timeout.
+/// The event does not arrive in time.
 pub fn wait_for_event(events: &mut Connection, event: &str) -> String {
     eventually(&format!("{event} is published"), || {
         let message = events.read().ok()?;

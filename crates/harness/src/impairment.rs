@@ -20,11 +20,11 @@ use tappers::{Interface, Tap};
 
 use crate::network::enter_namespace;
 
-/// Larger than any Ethernet frame.
+/// Size of the read buffer in bytes; larger than any Ethernet frame.
 const MAX_FRAME_SIZE: usize = 4096;
-/// Maximum number of queued frames. Further frames are dropped, as in a real queue.
+/// Maximum number of queued frames. Further frames are dropped, as a full network queue does.
 const MAX_QUEUED_FRAMES: usize = 10_000;
-/// Polling interval of an idle line, to notice its end.
+/// Interval at which an idle line checks whether it has been dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Faults added to the packets in each direction.
@@ -40,7 +40,7 @@ pub struct LinkImpairment {
     pub duplication: u32,
 }
 
-/// An impaired line. Dropping it ends the forwarding.
+/// Forwards frames with faults. Dropping it ends the forwarding.
 #[derive(Debug)]
 pub(crate) struct ImpairedLink {
     ended: Arc<AtomicBool>,
@@ -55,7 +55,7 @@ impl ImpairedLink {
         impairment: LinkImpairment,
         seed: u64,
     ) -> io::Result<Self> {
-        // Only a thread can enter a namespace. The devices stay there afterwards.
+        // Only a thread can enter a namespace. The devices stay in the namespace after the thread has ended.
         let making = thread::spawn(move || {
             enter_namespace(&namespace)?;
             let tap = |name: &str| {
@@ -89,7 +89,7 @@ impl Drop for ImpairedLink {
     }
 }
 
-/// A queued frame. Ordered by due time, then by arrival.
+/// A frame that waits for its delivery. Frames are ordered by due time, then by arrival.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct QueuedFrame {
     due_at: Instant,
@@ -142,7 +142,7 @@ impl FrameForwarder {
         let now = Instant::now();
         while self.queue.peek().is_some_and(|Reverse(frame)| frame.due_at <= now) {
             if let Some(Reverse(frame)) = self.queue.pop() {
-                // A frame that the device does not take now is lost.
+                // A frame that the device does not accept now is lost, as on a real network.
                 let _ = self.taps[frame.target].send(&frame.bytes);
             }
         }

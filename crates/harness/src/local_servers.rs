@@ -7,12 +7,12 @@ use tempfile::TempDir;
 
 use crate::{Connection, PortClaim, Program, claim_ports};
 
-/// What `make` starts.
+/// The servers that `make` starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalSetup {
-    /// `make up`.
+    /// A cluster, started by `make up`.
     Cluster,
-    /// `make up-sentinel`.
+    /// A master with replicas and sentinels, started by `make up-sentinel`.
     Group,
 }
 
@@ -27,10 +27,10 @@ pub struct LocalServers {
 }
 
 impl LocalServers {
-    /// Number of servers of either kind.
+    /// Number of servers that either setup starts.
     pub const SERVER_COUNT: u16 = 6;
 
-    /// Reserves folder and ports.
+    /// Reserves a folder and consecutive ports without starting any server.
     #[must_use]
     pub fn new(local: LocalSetup) -> Self {
         let claims = claim_ports(Self::SERVER_COUNT);
@@ -56,7 +56,7 @@ impl LocalServers {
     /// Runs `make` and returns its output.
     ///
     /// # Errors
-    /// The output, if `make` failed.
+    /// `make` failed; the error is its output.
     pub fn run_make(&self, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new("make")
             .arg("--no-print-directory")
@@ -75,10 +75,10 @@ impl LocalServers {
         if output.status.success() { Ok(text) } else { Err(text) }
     }
 
-    /// Starts the servers.
+    /// Starts the servers with `make`.
     ///
     /// # Errors
-    /// The output, if `make` failed.
+    /// `make` failed; the error is its output.
     pub fn start_servers(&self) -> Result<String, String> {
         let goal = match self.setup {
             LocalSetup::Cluster => "up",

@@ -29,7 +29,7 @@ const UNUSED_MAC: &str = "02:00:00:00:ff:ff";
 #[derive(Debug, Clone)]
 pub struct TestHost {
     namespace: String,
-    /// The host's address.
+    /// The IP address of the host's only interface.
     pub run_iproute: IpAddr,
 }
 
@@ -46,7 +46,7 @@ impl TestHost {
     /// Connects to a server on this host from the host itself, which works despite any partition.
     pub(crate) fn connect(&self, port: u16) -> std::io::Result<Connection> {
         let namespace = self.namespace_path();
-        // Only a thread can enter a namespace. The socket stays there afterwards.
+        // Only a thread can enter a namespace. The socket stays in the namespace after the thread has ended.
         let connecting = thread::spawn(move || {
             enter_namespace(&namespace)?;
             Connection::open(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
@@ -55,7 +55,7 @@ impl TestHost {
     }
 }
 
-/// A network of hosts. Dropping it removes them.
+/// A network of hosts. Dropping it removes the hosts.
 #[derive(Debug)]
 pub struct TestNetwork {
     hub: String,
@@ -67,7 +67,7 @@ pub struct TestNetwork {
 /// The connection of a host to the hub.
 #[derive(Debug, Default)]
 struct HubPort {
-    /// Number of the bridge.
+    /// Number of the bridge to which the port belongs.
     bridge: u8,
     /// The impaired line between port and bridge, if any.
     impaired_link: Option<ImpairedLink>,
@@ -77,7 +77,7 @@ impl TestNetwork {
     /// Creates a network of `hosts` hosts.
     ///
     /// # Errors
-    /// What the system lacks, or does not permit.
+    /// The system lacks a feature or does not permit its use; the error names it.
     pub fn create(hosts: u8) -> Result<Self, String> {
         static NETWORK_COUNT: AtomicU16 = AtomicU16::new(0);
         if !rustix::process::geteuid().is_root() {
@@ -115,7 +115,7 @@ impl TestNetwork {
         inside(&["link", "set", "eth0", "up"])
     }
 
-    /// Partitions the network into groups. Hosts that are not named form one more group.
+    /// Partitions the network into groups of hosts. All hosts that are in no group form one more group.
     ///
     /// # Panics
     /// A system command fails.
@@ -140,7 +140,7 @@ impl TestNetwork {
         }
     }
 
-    /// Impairs a host's line until [`mend`](Self::mend). Faults are drawn from the seed.
+    /// Impairs a host's line until [`repair_link`](Self::repair_link). Faults are drawn from the seed.
     ///
     /// # Errors
     /// The machine has no TAP devices.
@@ -221,18 +221,18 @@ impl Drop for TestNetwork {
     fn drop(&mut self) {
         let names = self.hosts.iter().map(|host| &host.namespace).chain([&self.hub]);
         for name in names {
-            // Leftovers are removed by the next test.
+            // If this fails, the next test removes the namespace.
             let _ = run_iproute(&["netns", "del", name]);
         }
     }
 }
 
-/// Name of a host's port in the hub.
+/// The name of the interface in the hub that leads to the host.
 fn port_name(host: usize) -> String {
     format!("port{host}")
 }
 
-/// Name of the far end of an impaired line.
+/// The name of the TAP device at the far end of an impaired line.
 fn far_device(host: usize) -> String {
     format!("far{host}")
 }
@@ -251,7 +251,7 @@ fn bridge_name(side: u8) -> String {
     format!("side{side}")
 }
 
-/// Runs iproute2's `ip`.
+/// Runs iproute2's `ip` with these arguments.
 fn run_iproute(words: &[&str]) -> Result<(), String> {
     let output = Command::new("ip").args(words).output();
     let output =
@@ -270,7 +270,7 @@ fn remove_leftover_namespaces() {
         let Some(rest) = name.strip_prefix(NAME_PREFIX) else { continue };
         let pid = rest.split('-').nth(1).unwrap_or_default();
         if !Path::new("/proc").join(pid).exists() {
-            // Another test may have removed it already.
+            // Another test may have removed the namespace already.
             let _ = run_iproute(&["netns", "del", &name]);
         }
     }

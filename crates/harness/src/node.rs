@@ -28,7 +28,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Opens a connection.
+    /// Opens a connection to the client port.
     ///
     /// # Errors
     /// The connection failed.
@@ -43,7 +43,7 @@ impl Endpoint {
 /// A server, running or not. Dropping it ends the process and removes its folder.
 #[derive(Debug)]
 pub struct Node {
-    /// The port for clients.
+    /// The port for clients; behind a relay, the relay's port.
     pub port: u16,
     program: Program,
     options: Vec<String>,
@@ -55,7 +55,7 @@ pub struct Node {
     host: Option<TestHost>,
     relay: Option<ServerRelay>,
     _claim: PortClaim,
-    /// The TLS port, if TLS is enabled.
+    /// The reserved TLS port, if TLS is enabled.
     tls_claim: Option<PortClaim>,
 }
 
@@ -105,7 +105,8 @@ impl Node {
         }
     }
 
-    /// Like [`Self::prepare`], behind a relay as server `number`. [`port`](Self::port) is the relay's port.
+    /// Like [`Self::prepare`], behind a relay that identifies the server by `number`. [`port`](Self::port) is the
+    /// relay's port.
     ///
     /// # Panics
     /// The folder cannot be created.
@@ -156,7 +157,7 @@ impl Node {
         });
     }
 
-    /// Starts the process without waiting.
+    /// Starts the process without waiting until it replies.
     ///
     /// # Panics
     /// The server is already running.
@@ -185,7 +186,7 @@ impl Node {
         }
     }
 
-    /// Sets the configuration file, which is overridden by other options.
+    /// Sets the configuration file, whose settings are overridden by options.
     ///
     /// # Panics
     /// The path is not valid UTF-8.
@@ -214,16 +215,16 @@ impl Node {
         self.tls_claim = Some(claim);
     }
 
-    /// The TLS port, if TLS is enabled.
+    /// The TLS port; `None` if TLS is not enabled.
     #[must_use]
     pub fn tls_port(&self) -> Option<u16> {
         self.tls_claim.as_ref().map(|claim| claim.port)
     }
 
-    /// Mounts a small disk over the folder, which must be empty.
+    /// Mounts a small disk of `bytes` bytes over the folder, which must be empty.
     ///
     /// # Errors
-    /// This machine does not permit it.
+    /// This machine does not permit mounting.
     pub fn limit_disk(&mut self, bytes: u64) -> Result<(), String> {
         self.disk = Some(TestDisk::mount(self.folder(), bytes)?);
         Ok(())
@@ -232,14 +233,13 @@ impl Node {
     /// Fills up the small disk, if there is one.
     ///
     /// # Panics
-    /// A write fails for another reason than a full disk.
     pub fn fill_disk(&self) {
         if let Some(disk) = &self.disk {
             disk.fill_up().expect("a disk can be filled");
         }
     }
 
-    /// Frees space on the small disk.
+    /// Frees the space that [`Self::fill_disk`] took.
     pub fn free_disk(&self) {
         if let Some(disk) = &self.disk {
             disk.free_space();
@@ -276,7 +276,7 @@ impl Node {
         self.folder.path()
     }
 
-    /// The IP address for other nodes.
+    /// The IP address at which other nodes reach the server.
     #[must_use]
     pub fn ip(&self) -> IpAddr {
         self.host.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |host| host.run_iproute)
@@ -288,7 +288,7 @@ impl Node {
         format!("{}:{}", self.ip(), self.port)
     }
 
-    /// The process id.
+    /// The process id of the running server.
     ///
     /// # Panics
     /// The server is not running.
@@ -303,7 +303,7 @@ impl Node {
         self.child.is_some()
     }
 
-    /// Opens a connection.
+    /// Opens a connection to the client port.
     ///
     /// # Panics
     /// The connection failed.
@@ -312,7 +312,7 @@ impl Node {
         self.try_connect().unwrap_or_else(|error| panic!("connecting to {}: {error}", self.port))
     }
 
-    /// Opens a connection.
+    /// Opens a connection to the client port.
     ///
     /// # Errors
     /// The connection failed.
@@ -354,7 +354,7 @@ impl Node {
     /// Runs redis-cli on this node's host and returns its output.
     ///
     /// # Errors
-    /// The output, if redis-cli failed.
+    /// redis-cli failed; the error is its output.
     pub fn redis_cli(&self, arguments: &[&str]) -> Result<String, String> {
         redis_cli_on(self.host.as_ref(), arguments)
     }
@@ -370,7 +370,7 @@ impl Node {
         self.close_relay();
     }
 
-    /// The port of a dead server must refuse connections.
+    /// Stops the relay, because the port of a dead server must refuse connections.
     fn close_relay(&mut self) {
         if let Some(relay) = &mut self.relay {
             relay.stop_listening();
@@ -380,7 +380,7 @@ impl Node {
     /// Sends SIGTERM and returns the exit status.
     ///
     /// # Panics
-    /// The server is not running, or does not end.
+    /// The server is not running, or does not end in time.
     pub fn terminate(&mut self) -> ExitStatus {
         self.send_signal(Signal::TERM);
         self.wait_for_own_exit()
@@ -418,7 +418,7 @@ impl Node {
         });
     }
 
-    /// Sends SIGCONT.
+    /// Sends SIGCONT, which ends [`Self::freeze`].
     pub fn thaw(&self) {
         self.send_signal(Signal::CONT);
     }
@@ -440,7 +440,7 @@ impl Node {
             .unwrap_or_default()
     }
 
-    /// Reads a field of INFO.
+    /// Reads one field of an INFO section. `None` if the section lacks the field.
     ///
     /// # Panics
     /// The server does not reply.

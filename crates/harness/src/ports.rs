@@ -20,7 +20,7 @@ pub struct PortClaim {
     _lock: File,
 }
 
-/// Reserves a port.
+/// Reserves a port and its bus port.
 ///
 /// # Panics
 /// No port is free.
@@ -35,7 +35,7 @@ pub fn claim_port() -> PortClaim {
 /// There are not enough consecutive free ports.
 #[must_use]
 pub fn claim_ports(count: u16) -> Vec<PortClaim> {
-    // Each process starts at a different port, to avoid contention.
+    // Each process begins its search at a different port, to avoid contention.
     static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
     let own = (std::process::id() * 37 % u32::from(PORT_COUNT)) as u16;
     for _ in 0..PORT_COUNT {

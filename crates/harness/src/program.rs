@@ -1,4 +1,4 @@
-//! Server binaries and the form of their command lines.
+//! Finds server binaries and builds their command lines.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -38,27 +38,27 @@ impl Program {
         Self { binary, is_redoubt: true }
     }
 
-    /// Debian's Redis 7.0, for compatibility with older servers.
+    /// Debian's Redis 7.0, with which compatibility with older servers is tested.
     #[must_use]
     pub fn redis() -> Self {
         Self { binary: "redis-server".into(), is_redoubt: false }
     }
 
-    /// Valkey 9.1 or later, the reference for everything it supports. `None`, reported as skipped, if it is not
+    /// Valkey 9.1 or later, the reference for every feature that Valkey has. `None`, reported as skipped, if it is not
     /// installed.
     ///
     /// # Panics
-    /// As [`report_skipped`].
+    /// The same as [`report_skipped`].
     #[must_use]
     pub fn valkey() -> Option<Self> {
         value_or_skip("comparisons with Valkey 9.1", find_peer("valkey-server", (9, 1)))
     }
 
-    /// Redis 8.6 or later, the reference for what only Redis supports. `None`, reported as skipped, if it is not
+    /// Redis 8.6 or later, the reference for features that only Redis has. `None`, reported as skipped, if it is not
     /// installed.
     ///
     /// # Panics
-    /// As [`report_skipped`].
+    /// The same as [`report_skipped`].
     #[must_use]
     pub fn redis8() -> Option<Self> {
         value_or_skip("comparisons with Redis 8.6", find_peer("redis86-server", (8, 6)))
@@ -67,13 +67,13 @@ impl Program {
     /// Redis 8.6 or later. `None`, reported as skipped, if it is not installed.
     ///
     /// # Panics
-    /// As [`report_skipped`].
+    /// The same as [`report_skipped`].
     #[must_use]
     pub fn redis86() -> Option<Self> {
         value_or_skip("comparisons with Redis 8.6", find_peer("redis86-server", (8, 6)))
     }
 
-    /// Any binary. If its name begins with `redoubt`, the subcommand `server` is used.
+    /// Any server binary. If its name begins with `redoubt`, the subcommand `server` is used.
     #[must_use]
     pub fn from_binary(binary: &Path) -> Self {
         let is_redoubt = binary.file_name().is_some_and(|name| name.to_string_lossy().starts_with("redoubt"));
@@ -106,7 +106,7 @@ impl Program {
         &self.binary
     }
 
-    /// Name for messages.
+    /// The program's name for messages.
     #[must_use]
     pub fn name(&self) -> String {
         self.binary.file_name().unwrap_or(self.binary.as_os_str()).to_string_lossy().into_owned()
@@ -139,7 +139,7 @@ fn peers_folder() -> Option<PathBuf> {
     })
 }
 
-/// A command, run on a test host if there is one.
+/// Builds a command that runs the binary, on a test host if one is given.
 fn command_on(host: Option<&TestHost>, binary: &Path) -> Command {
     let Some([first, rest @ ..]) = host.map(TestHost::command_prefix) else { return Command::new(binary) };
     let mut command = Command::new(first);
@@ -150,7 +150,7 @@ fn command_on(host: Option<&TestHost>, binary: &Path) -> Command {
 /// Runs a server that should end by itself within 30 seconds. Returns its exit status and output.
 ///
 /// # Panics
-/// It cannot be started, or does not end; it is killed then.
+/// The server cannot be started, or does not end; then it is killed.
 #[must_use]
 pub fn run_to_end(command: &mut Command) -> (ExitStatus, String) {
     let mut printed = tempfile::tempfile().expect("a temporary file");
@@ -185,7 +185,7 @@ pub fn run_to_end(command: &mut Command) -> (ExitStatus, String) {
 /// Runs `redis-cli` and returns its output.
 ///
 /// # Errors
-/// The output, if `redis-cli` failed.
+/// `redis-cli` failed; the error is its output.
 ///
 /// # Panics
 /// `redis-cli` is not installed.
@@ -193,7 +193,7 @@ pub fn redis_cli(arguments: &[&str]) -> Result<String, String> {
     redis_cli_on(None, arguments)
 }
 
-/// Runs `redis-cli` on a test host if there is one.
+/// Runs `redis-cli`, on a test host if one is given.
 pub(crate) fn redis_cli_on(host: Option<&TestHost>, arguments: &[&str]) -> Result<String, String> {
     let output = command_on(host, Path::new("redis-cli"))
         .args(arguments)

@@ -2,9 +2,9 @@
 //!
 //! A server behind a relay listens on a private port and announces the relay's port (`cluster-announce-port` and
 //! similar options). It connects to others from its own loopback address (`bind-source-addr 127.0.77.N`), by which
-//! relays identify it; other connections are clients and are never cut. A partition holds back bytes without breaking
-//! connections, as a network outage does; they arrive when it ends. A relay only listens while its server runs, so that
-//! the port of a dead server refuses connections.
+//! relays identify the server; connections from other addresses are clients and are never blocked. A partition holds
+//! back bytes without breaking connections, as a network outage does; the bytes arrive when the partition ends. A relay
+//! only listens while its server runs, so that the port of a dead server refuses connections.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ use crate::{PortClaim, claim_port};
 /// The loopback network for servers behind relays.
 const LOOPBACK_NETWORK: [u8; 3] = [127, 0, 77];
 const BUS_PORT_OFFSET: u16 = 10_000;
-/// Size of the read buffer.
+/// Size of the read buffer in bytes.
 const BUFFER_SIZE: usize = 16 * 1024;
 
 /// The kind of process behind a relay.
@@ -32,7 +32,7 @@ pub enum RelayedProcess {
     Sentinel,
 }
 
-/// The links between servers behind relays, each of which can be cut.
+/// The links between servers behind relays, each of which can be blocked.
 #[derive(Debug, Clone, Default)]
 pub struct RelayNetwork {
     cuts: Arc<CutLinks>,
@@ -40,7 +40,7 @@ pub struct RelayNetwork {
 
 #[derive(Debug, Default)]
 struct CutLinks {
-    /// The cut links, as pairs of sending and receiving server.
+    /// The blocked links, as pairs of sending and receiving server.
     cut: Mutex<Vec<(usize, usize)>>,
     all_healed: Condvar,
     /// Connections between servers to client ports, not to the bus.
@@ -60,7 +60,7 @@ impl RelayNetwork {
         }
     }
 
-    /// Partitions the network into groups. Servers that are not named form one more group.
+    /// Partitions the network into groups of servers. All servers that are in no group form one more group.
     pub fn partition(&self, groups: &[Vec<usize>], servers: usize) {
         let side = |server: usize| groups.iter().position(|group| group.contains(&server));
         let all = || 0..servers;
@@ -68,7 +68,7 @@ impl RelayNetwork {
         *self.cuts.lock_cut_links() = pairs.filter(|(from, to)| side(*from) != side(*to)).collect();
     }
 
-    /// Holds back all bytes from `from` to these servers, but not in the other direction.
+    /// Holds back all bytes from `from` to these servers. Bytes in the opposite direction still pass.
     pub fn block_bytes(&self, from: usize, to: &[usize]) {
         self.cuts.lock_cut_links().extend(to.iter().map(|to| (from, *to)));
     }
@@ -129,7 +129,7 @@ struct RelayListener {
 }
 
 impl ServerRelay {
-    /// The server's options for being known by `port`.
+    /// The options that make the server announce the relay's port instead of its own.
     pub(crate) fn announce_options(&self, port: u16, kind: RelayedProcess) -> String {
         let source = source_address(self.server);
         let own = self.private_port.port;
@@ -172,7 +172,7 @@ impl ServerRelay {
     }
 }
 
-/// State shared by a relay's connections.
+/// State shared by the threads of a relay's connections.
 struct RelayContext {
     server: usize,
     port: u16,
@@ -201,7 +201,7 @@ impl RelayListener {
 impl Drop for RelayListener {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Relaxed);
-        // Wakes the accepting thread.
+        // This connection wakes the thread that accepts connections.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -235,7 +235,7 @@ impl RelayContext {
         mut source: TcpStream,
         mut target: TcpStream,
     ) {
-        // The timeout only serves to notice that the relay is closed.
+        // The timeout lets this thread notice that the relay was closed.
         let _ = source.set_read_timeout(Some(Duration::from_millis(500)));
         let _ = target.set_nodelay(true);
         let mut piece = vec![0; BUFFER_SIZE];

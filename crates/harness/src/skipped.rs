@@ -1,4 +1,5 @@
-//! Skips tests that this machine cannot run. Each is reported and counted, and a failure if `CI` is set.
+//! Skips tests that this machine cannot run. Each skipped test is reported and counted; if `CI` is set, it fails
+//! instead.
 //!
 //! Test runners hide the output of passing tests, so each skipped test is also appended to the file named by
 //! `LEFT_OUT`; `scripts/test` prints and counts its lines at the end.
@@ -6,10 +7,10 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Reports that `description` is skipped, and why.
+/// Reports that the test part named by `description` is skipped, and why.
 ///
 /// # Panics
-/// If the environment has `CI`, where nothing may be skipped.
+/// `CI` is set in the environment, where nothing may be skipped.
 pub fn report_skipped(description: &str, reason: &str) {
     let line = format!("left out: {description}: {reason}");
     assert!(std::env::var_os("CI").is_none(), "{line}");
@@ -22,10 +23,10 @@ pub fn report_skipped(description: &str, reason: &str) {
     }
 }
 
-/// Returns the value, or reports `description` as skipped.
+/// Returns the value, or reports `description` as skipped and returns `None`.
 ///
 /// # Panics
-/// As [`report_skipped`].
+/// The same as [`report_skipped`].
 pub fn value_or_skip<T>(description: &str, result: Result<T, String>) -> Option<T> {
     result.inspect_err(|reason| report_skipped(description, reason)).ok()
 }

@@ -6,16 +6,16 @@ use std::time::Duration;
 use crate::{Connection, Node, Reply, slot_owner};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of keys per MIGRATE.
+/// Number of keys that one MIGRATE moves.
 const KEYS_PER_MIGRATE: &str = "100";
 
 /// Moves a slot with its keys to master `target`. Nodes that are not running are skipped.
 ///
 /// # Errors
-/// The node that refused a step, and why. The move stays incomplete then.
+/// A node refused a step, which leaves the move incomplete; the error names the node and the reason.
 ///
 /// # Panics
-/// There is no such node.
+/// There is no node `target`.
 pub fn move_slot(nodes: &[Node], slot: u16, target: usize) -> Result<(), String> {
     let running = || nodes.iter().filter(|node| node.is_running());
     let owner = running().find_map(|node| slot_owner(&mut connect_to_node(node).ok()?, slot));
@@ -44,7 +44,7 @@ pub fn move_slot(nodes: &[Node], slot: u16, target: usize) -> Result<(), String>
         words.extend(keys.items().iter().map(bytes_of));
         send_command(source, &words)?;
     }
-    // The new owner must know first, then the old one, then the other masters.
+    // The new owner must learn of the move first, then the old owner, then the other masters.
     send_command(target, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
     send_command(source, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
     for node in running().filter(|node| node.port != source.port && node.port != target.port) {

@@ -1,6 +1,6 @@
-//! Hash slots.
+//! Computes hash slots independently of the server.
 
-/// Number of slots.
+/// Number of hash slots of a cluster.
 pub const SLOTS: u16 = 16_384;
 
 /// The slot of a key: CRC16-XMODEM of its hash tag, or of the whole key. Computed bit by bit, independently of the code

@@ -1,24 +1,24 @@
-//! Waiting for conditions.
+//! Waits for conditions instead of fixed times.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bound for operations that take a healthy server a few seconds, on a busy machine.
+/// Time limit for operations that take a healthy server a few seconds, even on a busy machine.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Retries `attempt` until it returns a value.
 ///
 /// # Panics
-/// After a minute; the message names `description`.
+/// There is no value after a minute; the message names `description`.
 pub fn eventually<T>(description: &str, attempt: impl FnMut() -> Option<T>) -> T {
     eventually_within(DEFAULT_TIMEOUT, description, attempt)
 }
 
-/// Like [`eventually`], with another bound.
+/// Like [`eventually`], with another time limit.
 ///
 /// # Panics
-/// After `bound`.
+/// There is no value after `bound`.
 pub fn eventually_within<T>(bound: Duration, description: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -11,13 +11,13 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// A reply exactly as on the wire: replies are equal only if clients cannot distinguish them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reply {
-    /// `+OK`
+    /// A simple string, such as `+OK`.
     Simple(String),
-    /// `-ERR message`
+    /// An error, such as `-ERR message`, without its `-`.
     Error(String),
-    /// `:1`
+    /// An integer, such as `:1`.
     Int(i64),
-    /// `$3`
+    /// A bulk string, such as `$3` followed by three bytes.
     Bulk(Vec<u8>),
     /// `$-1`, the null bulk string of RESP2.
     NullBulk,
@@ -25,21 +25,21 @@ pub enum Reply {
     NullArray,
     /// `_`, the null of RESP3.
     Null,
-    /// `*2`
+    /// An array, such as `*2` followed by two replies.
     Array(Vec<Reply>),
-    /// `~2`
+    /// A RESP3 set, such as `~2` followed by two replies.
     Set(Vec<Reply>),
-    /// `%1`, as pairs.
+    /// A RESP3 map, such as `%1`, as pairs in the order received.
     Map(Vec<(Reply, Reply)>),
-    /// `>2`
+    /// A RESP3 push, such as `>2`, which may arrive between replies.
     Push(Vec<Reply>),
-    /// `#t`
+    /// A RESP3 boolean, such as `#t`.
     Bool(bool),
-    /// `,1.5`, as received.
+    /// A RESP3 double, such as `,1.5`, with its digits as received.
     Double(String),
-    /// `(12`, as received.
+    /// A RESP3 big number, such as `(12`, with its digits as received.
     BigNumber(String),
-    /// `=7`, with its format.
+    /// A RESP3 verbatim string, with the three letters of its format in front.
     Verbatim(Vec<u8>),
 }
 
@@ -119,7 +119,7 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// A connection to a server.
+/// A blocking connection to a server.
 #[derive(Debug)]
 pub struct Connection {
     reader: BufReader<TcpStream>,
@@ -141,12 +141,11 @@ impl Connection {
     /// Sets the timeout for replies.
     ///
     /// # Panics
-    /// The system call failed.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.reader.get_ref().set_read_timeout(Some(timeout)).expect("a timeout can be set");
     }
 
-    /// Sends raw bytes.
+    /// Sends raw bytes, which need not be valid RESP.
     ///
     /// # Errors
     /// The connection is broken.
@@ -188,7 +187,7 @@ impl Connection {
         self.read()
     }
 
-    /// Like [`Self::try_call`], for commands given as words.
+    /// Like [`Self::try_call`], but panics instead of returning an error.
     ///
     /// # Panics
     /// The connection is broken, or no reply arrives.
@@ -196,7 +195,7 @@ impl Connection {
         self.try_call(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
     }
 
-    /// Like [`Self::call`], for a command with words separated by blanks.
+    /// Like [`Self::call`], with the command's words separated by blanks in one string.
     ///
     /// # Panics
     /// The connection is broken, or no reply arrives.
@@ -234,7 +233,7 @@ impl Connection {
     /// Reads one reply.
     ///
     /// # Errors
-    /// The connection ended, the reply is not valid RESP, or none arrived in time.
+    /// The connection ended, the bytes are not valid RESP, or no reply arrived in time.
     pub fn read(&mut self) -> io::Result<Reply> {
         let mut line = Vec::new();
         self.reader.read_until(b'\n', &mut line)?;

@@ -10,12 +10,12 @@ use persistence::Disk as _;
 
 use crate::disk::{OpenFile, SimDisk};
 
-/// The value of `appendfilename`.
+/// The value of `appendfilename`, kept short because traces contain it.
 pub(crate) const AOF_NAME: &str = "a";
 
 pub(crate) type SimAofDriver = AofDriver<OpenFile>;
 
-/// Opens the file's folder on `disk`.
+/// Opens the folder of the append-only file on `disk`.
 pub(crate) fn aof_folder(disk: &SimDisk) -> AofDirectory<SimDisk> {
     AofDirectory::new(disk.folder("appendonlydir/"), AOF_NAME)
 }
@@ -23,7 +23,7 @@ pub(crate) fn aof_folder(disk: &SimDisk) -> AofDirectory<SimDisk> {
 /// The writer thread. Its operation takes time, so other events happen between the start and the end.
 pub(crate) struct AofWriter {
     executor: FileExecutor<SimDisk>,
-    /// The operation in progress.
+    /// The operation in progress; `None` while the thread is idle.
     pending: Option<PendingOperation<OpenFile>>,
 }
 
@@ -36,17 +36,17 @@ impl AofWriter {
         self.executor.folder()
     }
 
-    /// Returns the operation in progress.
+    /// Returns the operation in progress, for the trace and the injected bugs.
     pub(crate) fn operation(&self) -> Option<&FileOperation> {
         self.pending.as_ref().map(PendingOperation::operation)
     }
 
-    /// Starts an operation.
+    /// Starts an operation, whose effects happen in [`Self::finish`].
     pub(crate) fn begin(&mut self, pending: PendingOperation<OpenFile>) {
         self.pending = Some(pending);
     }
 
-    /// Finishes the operation in progress. Returns nothing if the process dies during the operation.
+    /// Finishes the operation in progress. Returns `None` if the process dies during the operation.
     pub(crate) fn finish(&mut self) -> Option<CompletedOperation> {
         let completed = self.executor.execute(self.pending.take()?);
         (!self.folder().disk.is_dead()).then_some(completed)

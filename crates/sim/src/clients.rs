@@ -7,14 +7,14 @@ use slot_routing::{Slot, SlotSet};
 use crate::RandomSource;
 use crate::executor::Executor;
 
-/// The number of databases.
+/// The number of databases that clients use outside of a cluster.
 pub(crate) const DATABASE_COUNT: u16 = 3;
 /// The number of keys per type.
 const KEYS_PER_TYPE: usize = 5;
 /// The number of keys that are only written by SET.
 const PLAIN_KEY_COUNT: usize = 6;
 
-/// The words of a command.
+/// A command as its name and arguments.
 pub(crate) type Words = Vec<String>;
 
 const LIBRARY: &str = "#!lua name=lib\nredis.register_function('put', function(keys, args) \
@@ -144,15 +144,15 @@ const BLOCKING_TEMPLATES: [(&str, &str); 8] = [
     ("BRPOPLPUSH l* l* ", "LLEN"),
     ("BZPOPMIN z* ", "ZCARD"),
     ("BZPOPMAX z* ", "ZCARD"),
-    // `$` waits only for entries that are added later.
+    // The id `$` means that the client waits only for entries added later, so no command counts the available ones.
     ("XREAD BLOCK & STREAMS x* $", ""),
     ("XREADGROUP GROUP group two BLOCK & STREAMS x* >", ""),
 ];
 
-/// The last templates are used rarely.
+/// The number of templates at the end of [`COMMAND_TEMPLATES`] that are used rarely.
 const RARE_TEMPLATE_COUNT: usize = 4;
 
-/// Returns the slots of all possible keys.
+/// Returns the slots of all keys that clients can use.
 fn slots() -> SlotSet {
     let words = COMMAND_TEMPLATES.iter().flat_map(|line| line.split(' '));
     let letters = words.filter_map(|word| word.strip_suffix('*').filter(|letter| letter.len() == 1));
@@ -162,7 +162,7 @@ fn slots() -> SlotSet {
         .collect()
 }
 
-/// Creates an engine for these keys.
+/// Creates an engine that serves the slots of all client keys.
 pub(crate) fn executor(log: Box<dyn EffectLog>) -> Executor {
     Executor::new((&slots(), DATABASE_COUNT), None, log)
 }
@@ -182,7 +182,7 @@ pub(crate) fn plain_values(data: &mut Executor) -> Vec<String> {
     values
 }
 
-/// Returns the number of keys with this prefix letter.
+/// Returns the number of keys whose names begin with this letter.
 fn key_count(letter: &str) -> usize {
     if letter == "p" { PLAIN_KEY_COUNT } else { KEYS_PER_TYPE }
 }
@@ -214,7 +214,7 @@ fn single_command(random: &mut RandomSource, issued: &mut u64) -> Words {
     fill_template(COMMAND_TEMPLATES[number], "", random, issued)
 }
 
-/// Returns some read commands.
+/// Returns read commands on random keys.
 pub(crate) fn read_commands(random: &mut RandomSource) -> Vec<Words> {
     (0..=random.below(4))
         .map(|_| fill_template(READ_TEMPLATES[random.below(READ_TEMPLATES.len())], "", random, &mut 0))
@@ -255,7 +255,7 @@ fn large_write(tag: &str, random: &mut RandomSource, issued: &mut u64) -> Words 
     line
 }
 
-/// Returns the commands of one pipeline.
+/// Returns the commands that a client sends in one pipeline.
 pub(crate) fn pipeline(random: &mut RandomSource, issued: &mut u64) -> Vec<Words> {
     match random.below(100) {
         0..80 => (0..=random.below(3)).map(|_| single_command(random, issued)).collect(),
@@ -293,7 +293,7 @@ pub(crate) fn pipeline_on(tag: &str, random: &mut RandomSource, issued: &mut u64
     }
 }
 
-/// Splits a batch into single commands and whole transactions.
+/// Splits a pipeline into single commands and whole transactions.
 pub(crate) fn split_into_transactions(batch: Vec<Words>) -> Vec<Vec<Words>> {
     if batch[0][0] == "MULTI" { vec![batch] } else { batch.into_iter().map(|words| vec![words]).collect() }
 }

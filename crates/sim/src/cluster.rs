@@ -52,12 +52,12 @@ enum ClusterEvent {
     Dialled {
         wire: u64,
     },
-    /// Something arrives at one side of a link.
+    /// An item arrives at one side of a link.
     Arrives {
         wire: u64,
         side: usize,
     },
-    /// A duplicated or delayed packet arrives.
+    /// A duplicated or delayed packet arrives outside of its link's order.
     StrayPacket {
         from: usize,
         to: usize,
@@ -67,34 +67,34 @@ enum ClusterEvent {
         host: usize,
         incarnation: u64,
     },
-    /// Checks whether the writes that were running at a pause have ended.
+    /// Checks whether the writes that were running when a pause began have ended.
     Drained {
         host: usize,
         incarnation: u64,
         running_writes: BTreeSet<u64>,
     },
-    /// A topology becomes visible to all slots.
+    /// A new topology becomes visible to all slots.
     Published {
         host: usize,
         incarnation: u64,
     },
-    /// The driver thread may be free again.
+    /// The driver thread tries to process the inputs that were queued while it was busy.
     ProcessQueuedInputs {
         host: usize,
         incarnation: u64,
     },
-    /// Checks whether the replicas acknowledged a slot change.
+    /// Checks whether the replicas have acknowledged a slot change.
     PendingSlotChange {
         host: usize,
         incarnation: u64,
         change: data::PendingSlotChange,
     },
-    /// A step of an atomic slot migration.
+    /// A step of an atomic slot migration (CLUSTER MIGRATESLOTS).
     Move {
         number: u64,
         step: whole_moves::MigrationStep,
     },
-    /// Continues a MIGRATE.
+    /// Continues the MIGRATE with this number.
     MoveKeys(u64),
     OperatorCommand(operator::OperatorStep),
     ProcessDies {
@@ -106,38 +106,38 @@ enum ClusterEvent {
 /// The state of one process of the cluster.
 struct ClusterHost {
     ip: IpAddr,
-    /// The node id of the previous run of this process.
+    /// The node id under which the process ran before its last restart.
     id: Option<NodeId>,
-    /// The wall clock's offset.
+    /// The offset of the wall clock in milliseconds.
     wall_clock_offset: i64,
     gossip: Option<Gossip>,
     driver: ClusterDriver,
-    /// The time of the last call of its machine, by its own clock.
+    /// When the host's machine was last called, by the host's own clock.
     last_called_at: Instant,
     disk: Disk,
-    /// Actions that are still to be carried out.
+    /// Actions of the machine that are still to be carried out.
     pending_actions: VecDeque<ClusterAction>,
-    /// Inputs that arrived while the driver was busy.
+    /// Inputs that arrived while the driver thread was busy.
     pending_inputs: VecDeque<ClusterInput>,
     links: BTreeMap<LinkId, (u64, usize)>,
     accepted: u64,
     topology: Option<Arc<Topology>>,
-    /// The topology being published, and the writes that must end first.
+    /// The topology being published, and the writes that must end before it is visible.
     publishing: Option<(TopologyChange, BTreeSet<u64>)>,
-    /// The machine is notified when this offset is processed.
+    /// The replication offset of which the machine wants to be notified once it is processed.
     watched_offset: Option<ReplOffset>,
-    /// The latest information received from each node.
+    /// The header data most recently received from each node.
     received_headers: BTreeMap<NodeId, ReceivedHeader>,
-    /// The rank of its candidacy; `None` for a manual failover.
+    /// The rank with which the node stands for election; `None` for a manual failover.
     rank: Option<u32>,
-    /// The master that it wants to replace.
+    /// The master that the node wants to replace.
     failed_master: Option<NodeId>,
     last_token: u64,
     /// The operator's follow-up steps, by the token of the command that must succeed first.
     next_steps: BTreeMap<u64, operator::OperatorStep>,
 }
 
-/// The latest information received from a node.
+/// The header data most recently received from a node, and when it arrived.
 #[derive(Debug, Clone)]
 struct ReceivedHeader {
     at: Instant,
@@ -153,7 +153,7 @@ struct ClusterWorld {
     loss: u32,
     /// Representative slots of each initial master.
     sample_slots: Vec<Slot>,
-    /// Slots in migration, each with its deadline.
+    /// Slots in migration, each with the deadline of its migration.
     moves: Vec<(operator::SlotMigration, Instant)>,
     /// Atomic slot migrations in progress, and the number started so far.
     whole_moves: BTreeMap<u64, AtomicMigration>,
@@ -162,9 +162,9 @@ struct ClusterWorld {
     key_moves: BTreeMap<u64, KeyMigration>,
     keys_migrated: u64,
     takeovers: Takeovers,
-    /// The node that lost its disk.
+    /// The node that lost its disk in this run, if any.
     disk_lost_by: Option<NodeId>,
-    /// Whether the lost node must be replaced without an operator, once that is known.
+    /// Whether a replica must replace the lost node without an operator; `None` until that is known.
     lost_is_replaced: Option<bool>,
     /// Masters whose replica was moved away by an operator.
     masters_without_replica: BTreeSet<NodeId>,
@@ -184,11 +184,11 @@ pub(crate) fn run(plan: Plan, traced: bool) -> RunResult {
 
 impl SimulatedSystem for ClusterWorld {
     const PHASES: Phases = Phases {
-        // Masters wait two seconds after their start.
+        // The phase covers the two seconds that masters wait after their start.
         settle: Duration::from_millis(2500),
         faults: Duration::from_secs(5),
         fault_interval_millis: (50, 1000),
-        // The longest blacklist time plus a repeated election.
+        // The phase covers the longest blacklist time plus a repeated election.
         converge: Duration::from_secs(60),
         stable: 3,
     };
@@ -281,7 +281,7 @@ impl SimulatedSystem for ClusterWorld {
     }
 
     fn continue_process(&mut self, host: usize) {
-        // A resumed process notices the elapsed time first.
+        // A resumed process first notices that time has passed.
         self.handle_input(host, ClusterInput::Deadline);
     }
 
@@ -306,7 +306,7 @@ impl SimulatedSystem for ClusterWorld {
 }
 
 impl ClusterWorld {
-    /// Creates a formed cluster.
+    /// Creates the hosts of a cluster that has formed already.
     fn new(plan: Plan, traced: bool) -> Self {
         let mut random = RandomSource::new(plan.seed);
         let longest_latency = random.pick(&[1, 3, 10, 30]);
@@ -392,8 +392,8 @@ impl ClusterWorld {
         self.simulation.data.addresses[host] = address_of(ip);
     }
 
-    /// Records that an operator made a node forget its replica, so the replica's copy no longer
-    /// counts.
+    /// Records that an operator made a node forget its replica, so the replica no longer counts as a copy of the node's
+    /// data.
     fn record_forgotten(&mut self, host: usize) {
         let gossip = self.gossip(host);
         let own = |other: &ClusterHost| {
@@ -406,7 +406,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Passes an input to the machine once the driver thread is free.
+    /// Passes an input to the machine, or queues it while the driver thread is busy.
     fn handle_input(&mut self, host: usize, input: ClusterInput) {
         if !self.is_driver_busy(host) && self.hosts[host].pending_inputs.is_empty() {
             return self.call_machine(host, input);
@@ -431,7 +431,7 @@ impl ClusterWorld {
             .schedule_after(DRIVER_POLL_INTERVAL, ClusterEvent::ProcessQueuedInputs { host, incarnation });
     }
 
-    /// Passes the queued inputs to the machine.
+    /// Passes the queued inputs to the machine, in order, until the driver thread is busy.
     fn process_queued_inputs(&mut self, host: usize) {
         if let Some(until) = self.simulation.frozen_until(host) {
             let incarnation = self.simulation.processes[host].incarnation;
@@ -479,7 +479,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Extends the lease for the state published so far.
+    /// Extends the lease under which the node serves clients with its published topology.
     fn renew_lease(&mut self, host: usize) {
         let ClusterHost { gossip: Some(gossip), last_called_at, .. } = &self.hosts[host] else { return };
         let until = gossip.lease().map_or(u64::MAX, |lease| nanos(*last_called_at + lease));
@@ -531,12 +531,12 @@ impl ClusterWorld {
                 let reply = self.hosts[host].driver.note_emptied();
                 self.hosts[host].pending_actions.extend(reply);
             }
-            // There are no subscribers.
+            // No client is subscribed, so the message is dropped.
             ClusterAction::Deliver(_) => {}
         }
     }
 
-    /// The writer thread performs the queued writes until the disk is busy.
+    /// Makes the writer thread perform queued writes until the disk is busy.
     fn write_next_queued(&mut self, host: usize) {
         while self.simulation.processes[host].is_up
             && let Some((number, mut text, sync)) = self.hosts[host].disk.next_queued_write()
@@ -573,7 +573,7 @@ impl ClusterWorld {
             usize::from(matches!(told, gossip::ClusterEvent::Election(ElectionEvent::Won(_))));
     }
 
-    /// Checks a packet that a host sends.
+    /// Checks invariants on a packet that a host sends.
     fn check_packet(&mut self, packet: &Packet, from: usize, to: usize) {
         if packet.header.replica_of.is_none() {
             let (id, epoch) = (packet.header.sender, packet.header.config_epoch);

@@ -1,18 +1,17 @@
-//! Simulates the data of processes and its replication, with the real machines of `replication`
-//! below the machines that decide each node's role.
+//! Simulates the data of processes and its replication. The machines of `replication` are real and run below the
+//! machines that decide each node's role.
 //!
 //! The log, both sides of PSYNC, the master's driver ([`replication::MasterDriver`]) and
-//! [`replication::WriteAuthority`] are the production code. The surrounding threads are simulated:
-//! workers that execute client commands ([`writes`]), the applier of a master's stream
-//! ([`following`]), replica connections and snapshots ([`serving`]), and role changes ([`roles`]).
-//! Each step whose intermediate state other threads can observe is an event of its own, so that the
-//! seed decides the interleaving: a write is admitted, starts under its slot's lock and ends; a
-//! role changes in the log, is published, and reaches the replication thread; the stream is applied
-//! command by command.
+//! [`replication::WriteAuthority`] are the production code. The surrounding threads are simulated: workers that execute
+//! client commands ([`writes`]), the applier of a master's stream ([`following`]), replica connections and snapshots
+//! ([`serving`]), and role changes ([`roles`]). Each step whose intermediate state other threads can observe is an
+//! event of its own, so that the seed decides the interleaving: a write is admitted, starts under its slot's lock and
+//! ends; a role changes in the log, is published, and reaches the replication thread; the stream is applied command by
+//! command.
 //!
-//! The keyspace is a real engine ([`data_store`]), and its effects and snapshots are what is replicated.
-//! Client requests use commands of all types and follow redirections ([`requests`]). Each request
-//! ends with a write of a unique number, which the invariants check.
+//! The keyspace is a real engine ([`data_store`]), whose effects and snapshots are replicated. Client requests use
+//! commands of all types and follow redirections ([`requests`]). Each request ends with a write of a unique number,
+//! which the invariants check.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -54,18 +53,18 @@ mod writes;
 
 /// The wall-clock time at the beginning of a run.
 const WALL: i64 = 1_700_000_000_000;
-/// Retry interval for a locked slot.
+/// Interval at which a locked slot is tried again.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_micros(300);
 
-/// A step of a process's thread or of the network.
+/// A step of one of a process's threads or of the network.
 #[derive(Debug, Clone)]
 pub(crate) enum DataEvent {
-    /// A client's request arrives and locks its slot.
+    /// A client's request arrives and tries to lock its slot.
     Begin {
         at: Process,
         request: Box<Request>,
     },
-    /// A slot that moved away is to be emptied.
+    /// A slot that moved to another node is emptied.
     Leave {
         at: Process,
         key: Key,
@@ -76,7 +75,7 @@ pub(crate) enum DataEvent {
         import: Box<Establish>,
         outcome: Result<(), String>,
     },
-    /// Commands finish executing.
+    /// Commands finish executing and their effects enter the log.
     End {
         at: Process,
         command: u64,
@@ -89,7 +88,7 @@ pub(crate) enum DataEvent {
     NextMessage {
         at: Process,
     },
-    /// A new replica waits for running writes to end.
+    /// A new replica waits until running writes have ended.
     Start {
         at: Process,
         stream: StreamEpoch,
@@ -99,11 +98,11 @@ pub(crate) enum DataEvent {
     Apply {
         at: Process,
     },
-    /// The thread of the append-only file looks for work.
+    /// The thread of the append-only file looks for its next operation.
     File {
         at: Process,
     },
-    /// A stopping process is polled.
+    /// The shutdown of a stopping process makes progress, if it can.
     Stop {
         at: Process,
     },
@@ -111,7 +110,7 @@ pub(crate) enum DataEvent {
     Loaded {
         at: Process,
     },
-    /// A snapshot is to be taken.
+    /// A snapshot is taken.
     TakeSnapshot {
         at: Process,
         transfer: TransferId,
@@ -140,7 +139,7 @@ pub(crate) enum DataEvent {
     },
 }
 
-/// A process and its incarnation.
+/// A process, identified by its host and its incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
     host: usize,
@@ -170,7 +169,7 @@ impl DataEvent {
     }
 }
 
-/// The data of all processes.
+/// The data of all processes, with the settings of the run.
 pub(crate) struct Data {
     pub(crate) stores: Vec<ReplicaState>,
     /// The client address of each process.
@@ -192,11 +191,11 @@ pub(crate) struct Data {
 /// Settings shared by all processes of a run.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
-    /// `repl-backlog-size`.
+    /// The value of `repl-backlog-size`, in bytes.
     backlog: u64,
-    /// The maximum distance of a cursor from the log's end.
+    /// The number of bytes by which a replica's cursor may be behind the end of the log.
     max_lag: u64,
-    /// `repl-diskless-sync` and `dual-channel-replication-enabled`.
+    /// Whether `repl-diskless-sync` and `dual-channel-replication-enabled` are on.
     diskless: bool,
     dual_channel: bool,
     /// The number of stream bytes that a replica buffers while its snapshot arrives over another
@@ -207,13 +206,13 @@ struct Settings {
     /// The maximum time in microseconds from a command's arrival to its slot lock, and from there
     /// to its end.
     command: u64,
-    /// The maximum time that some commands of the stream take to apply.
+    /// The maximum time, in microseconds, that slow commands of the stream take to apply.
     apply: u64,
-    /// `appendonly yes` on some processes, with this `appendfsync`.
+    /// The value of `appendfsync` on processes with `appendonly yes`; `None` if no process has a file.
     appendfsync: Option<FsyncPolicy>,
-    /// `replica-read-only no`.
+    /// Whether replicas accept client writes (`replica-read-only no`).
     writable_replicas: bool,
-    /// `cluster-enabled`.
+    /// Whether the processes form a cluster (`cluster-enabled`).
     clustered: bool,
 }
 
@@ -252,13 +251,13 @@ impl Data {
         }
     }
 
-    /// Adds an empty master process.
+    /// Adds a process that is a master without data.
     pub(crate) fn add(&mut self, random: &mut RandomSource, now: Instant, address: String) {
         self.addresses.push(address);
         self.stores.push(ReplicaState::new(random, &self.settings, &self.slots, now));
     }
 
-    /// Returns a replica that differs from its master after writes have stopped.
+    /// Returns a description of a replica that differs from its master after writes have stopped.
     pub(crate) fn disagreement(&self) -> Option<String> {
         let differs = |host: usize| {
             let master = self.stores[host].upstream()?;
@@ -336,7 +335,7 @@ impl<E: Debug> Simulation<E> {
         engine.pauses.unpause(&engine.settings, purpose);
     }
 
-    /// Schedules an event within the given number of microseconds.
+    /// Schedules an event at a random time within the given number of microseconds.
     fn data_within(&mut self, micros: u64, event: DataEvent) {
         let at = self.now + Duration::from_micros(self.random.below(micros as usize + 1) as u64);
         self.schedule_data(at, event);
@@ -352,8 +351,8 @@ impl<E: Debug> Simulation<E> {
         self.now + self.processes[host].clock_offset
     }
 
-    /// Ends a process. It restarts from its file if that is kept. `told`: its machine still runs
-    /// and closes its connections.
+    /// Ends a process. With `kept`, it can restart from its file. With `told`, its machine still runs and closes its
+    /// connections.
     pub(crate) fn end_data(&mut self, host: usize, kept: bool, told: bool) {
         self.break_links(host, told);
         let now = self.clock_of(host);
@@ -381,7 +380,7 @@ impl<E: Debug> Simulation<E> {
         self.plan_data_tick(host);
     }
 
-    /// Occasionally saves a file and expires keys.
+    /// Occasionally saves an RDB file and expires keys.
     pub(crate) fn run_maintenance(&mut self) {
         for host in 0..self.data.stores.len() {
             if self.random.percent(2) && self.is_running(host) {
@@ -401,7 +400,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Records that a process, or every process, no longer counts another as its replica.
+    /// Records that a process no longer counts another as its replica; with `by` as `None`, no process does.
     pub(crate) fn remove_replica(&mut self, host: usize, by: Option<usize>) {
         self.check_invariants(host, DataChange::Forgotten { master: by });
     }

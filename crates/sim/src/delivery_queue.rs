@@ -1,4 +1,4 @@
-//! One direction of a connection: items arrive in order, each at its time.
+//! One direction of a connection: items arrive in order, each at its own time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,11 +12,11 @@ pub(crate) struct DeliveryQueue<T> {
     is_scheduled: bool,
 }
 
-/// The result of polling a lane.
+/// The result of polling a queue.
 #[derive(Debug, Clone)]
 pub(crate) enum DeliveryPoll<T> {
     Item(T),
-    /// Poll again at this time.
+    /// No item may be taken yet; poll again at this time.
     Later(Instant),
     Empty,
 }
@@ -28,7 +28,7 @@ impl<T> Default for DeliveryQueue<T> {
 }
 
 impl<T> DeliveryQueue<T> {
-    /// Queues an item; returns when to poll if no poll is scheduled.
+    /// Queues an item that arrives at `at`. Returns when to poll if no poll is scheduled yet.
     pub(crate) fn push(&mut self, at: Instant, item: T) -> Option<Instant> {
         let at = self.items.back().map_or(at, |(last, _)| at.max(*last));
         self.items.push_back((at, item));
@@ -40,8 +40,8 @@ impl<T> DeliveryQueue<T> {
         self.items.is_empty()
     }
 
-    /// Takes the next arrived item. If the receiver is blocked, returns a poll time after `blocked_for`.
-    /// An empty lane needs no poll until the next push.
+    /// Takes the next item that has arrived. If the receiver is blocked, returns a poll time after `blocked_for`. An
+    /// empty queue needs no poll until the next push.
     pub(crate) fn next(&mut self, now: Instant, blocked_for: Option<Duration>) -> DeliveryPoll<T> {
         let first = self.items.front().map(|(at, _)| *at);
         self.is_scheduled = first.is_some();

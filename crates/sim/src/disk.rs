@@ -19,16 +19,16 @@ use persistence::{Disk, TEMP_PREFIX};
 
 use crate::{InjectedBug, RandomSource};
 
-/// How a process ends.
+/// How a process ends, which decides what survives on its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessDeath {
-    /// Killed: data passed to the kernel survives.
+    /// The process was killed; data that it passed to the kernel survives.
     Killed,
-    /// Power failure.
+    /// The machine lost power; only synced data is sure to survive.
     PowerCut,
 }
 
-/// A directory change.
+/// A change of a directory that is lost in a power failure until the directory is synced.
 #[derive(Debug, Clone)]
 enum DirectoryChange {
     Name(String, usize),
@@ -36,7 +36,7 @@ enum DirectoryChange {
 }
 
 impl DirectoryChange {
-    /// Returns the affected file name.
+    /// Returns the name of the file that the change affects.
     fn name(&self) -> &str {
         let (Self::Name(name, _) | Self::Remove(name)) = self;
         name
@@ -49,7 +49,7 @@ type DirectoryNames = BTreeMap<String, usize>;
 struct File {
     readable: Vec<u8>,
     durable: Vec<u8>,
-    /// Byte ranges whose sync failed.
+    /// Byte ranges that are lost because their sync failed.
     unsynced_ranges: Vec<(usize, usize)>,
 }
 
@@ -58,14 +58,14 @@ struct State {
     files: Vec<File>,
     names: DirectoryNames,
     durable: DirectoryNames,
-    /// Directory changes that are not durable yet.
+    /// Directory changes that are not durable yet, in their order.
     changes: Vec<DirectoryChange>,
     random: RandomSource,
     injected_bug: Option<InjectedBug>,
     /// The probability of failure per operation, in percent.
     is_failing: u32,
     is_full: bool,
-    /// The number of operations until the process dies.
+    /// The number of operations until the process dies; `None` if no death is planned.
     operations_until_death: Option<usize>,
     is_dead: bool,
     temporaries: u64,
@@ -75,11 +75,11 @@ struct State {
 #[derive(Debug, Clone)]
 pub(crate) struct SimDisk {
     state: Rc<RefCell<State>>,
-    /// The prefix of all file names in it.
+    /// The prefix in the names of all files in this directory.
     folder: &'static str,
 }
 
-/// An open file.
+/// A file opened for writing, which keeps its identity when it is renamed.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     disk: SimDisk,
@@ -87,7 +87,7 @@ pub(crate) struct OpenFile {
     file: usize,
 }
 
-/// The fate of an operation.
+/// How an operation ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OperationFate {
     Succeeds,
@@ -115,7 +115,7 @@ impl SimDisk {
         Self { state: Rc::new(RefCell::new(state)), folder: "" }
     }
 
-    /// Returns another directory of the disk.
+    /// Returns another directory of the same disk.
     pub(crate) fn folder(&self, folder: &'static str) -> Self {
         Self { state: self.state.clone(), folder }
     }
@@ -137,7 +137,7 @@ impl SimDisk {
         self.state().is_failing = percent;
     }
 
-    /// Makes the disk full, or frees space.
+    /// Makes the disk full, or frees its space again.
     pub(crate) fn set_full(&self, full: bool) {
         self.state().is_full = full;
     }
@@ -161,7 +161,7 @@ impl SimDisk {
         }
     }
 
-    /// Performs an operation according to its fate; `early` performs a part of it.
+    /// Performs an operation according to its fate; `early` performs only a part of the operation.
     fn run_operation<T>(
         &self,
         needs_room: bool,
@@ -194,7 +194,7 @@ impl SimDisk {
 
     fn sync_content(&self, file: usize, lies: bool) -> io::Result<()> {
         let early = |state: &mut State| {
-            // A dying process leaves its written pages to the kernel.
+            // The process dies, but pages that it has written stay in the kernel.
             if !state.is_dead {
                 let file = &mut state.files[file];
                 let range = (file.durable.len(), file.readable.len());
@@ -215,7 +215,7 @@ impl SimDisk {
 }
 
 impl State {
-    /// Draws the fate of the next operation, with its error text.
+    /// Draws the fate of the next operation, and the error text if it fails.
     fn draw_fate(&mut self, needs_room: bool) -> io::Result<(OperationFate, &'static str)> {
         if self.is_dead {
             return Err(io::Error::other("dead"));

@@ -1,4 +1,4 @@
-//! Executes commands with the real engine, its keyspace and one command thread.
+//! Executes commands with the real engine and keyspace on one simulated command thread.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use resp::{Args, Batch, ParseLimits, Parser};
 use slot_routing::{SlotSet, Topology};
 use snapshot_io::{LoadEvent, LoadHost, Loader, SnapshotState, WriteObserver};
 
-/// An engine with its command table and a thread.
+/// An engine, its command table and the thread that executes commands.
 pub(crate) struct Executor {
     pub(crate) engine: Engine,
     pub(crate) commands: Arc<Commands>,
@@ -45,8 +45,8 @@ impl Executor {
         Loader { engine, commands, threads: 1, verify_checksum: true, max_deletion_bytes: 0, host }
     }
 
-    /// Executes requests up to the first one that a pause blocks. Requests sent to the background
-    /// complete before any other client's.
+    /// Executes requests up to the first one that a pause blocks. Requests sent to the background complete before those
+    /// of any other client.
     pub(crate) fn run(
         &mut self,
         session: &mut Session,
@@ -109,7 +109,7 @@ impl Executor {
         self.run(session, wall, request).0.replies
     }
 
-    /// Ends the wait of a client that is ready or timed out; returns the reply.
+    /// Ends the wait of a client whose reply is ready or whose timeout has passed; returns the reply.
     pub(crate) fn end_wait(&mut self, session: &mut Session, wall: Millis, how: UnblockReason) -> Vec<u8> {
         let mut reply = Vec::new();
         let dispatcher = self.commands.dispatcher(&self.engine);
@@ -128,7 +128,7 @@ impl Executor {
         }
     }
 
-    /// Returns a digest of all data and functions.
+    /// Returns a digest of all keys, values and functions.
     pub(crate) fn digest(&mut self, wall: Millis) -> String {
         let mut text = self.run_command(0, wall, &["DEBUG", "DIGEST"]);
         text.extend(self.run_command(0, wall, &["FUNCTION", "LIST"]));
@@ -158,10 +158,10 @@ impl Executor {
     }
 }
 
-/// The host of a load.
+/// Passes the commands of a file being loaded to the simulator.
 pub(crate) struct QuietLoadHost<'a> {
     pub(crate) now: Millis,
-    /// Called for commands that the engine does not execute.
+    /// Called for each command that the engine does not execute itself.
     pub(crate) on_command: &'a dyn Fn(Args<'_>),
 }
 
@@ -222,27 +222,27 @@ pub(crate) fn write_rdb(
     Ok(out)
 }
 
-/// Returns a constant time so that no command times out.
+/// Returns a constant time, so that no command times out.
 pub(crate) fn nanos() -> u64 {
     0
 }
 
-/// The requests of one read and the progress of their execution.
+/// The requests of one network read, and how many of them are executed.
 pub(crate) struct RequestProgress {
     pub(crate) buffer: Vec<u8>,
     pub(crate) batch: Batch,
-    /// Whether the buffer ended with a complete request.
+    /// Whether the buffer ended at the end of a request.
     pub(crate) is_complete: bool,
-    /// The index of the next request.
+    /// The index of the next request to execute.
     pub(crate) next: usize,
     pub(crate) replies: Vec<u8>,
-    /// The number of requests without a reply.
+    /// The number of executed requests that have no reply yet.
     pub(crate) unanswered_count: usize,
-    /// The first error of a command of another node's stream.
+    /// The first error of a command received from another node's stream.
     pub(crate) failure: Option<String>,
 }
 
-/// Why execution stopped.
+/// Why the execution of requests stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExecutionStop {
     /// All requests have been executed.
@@ -251,12 +251,12 @@ pub(crate) enum ExecutionStop {
     Long,
     /// The time slice is used up.
     TimeSliceOver,
-    /// A pause blocks the next request.
+    /// A pause blocks the next request until it ends.
     Paused,
 }
 
 impl RequestProgress {
-    /// Parses the complete requests of a buffer.
+    /// Parses all complete requests in a buffer.
     pub(crate) fn from_buffer(mut buffer: Vec<u8>) -> Self {
         let mut batch = Batch::default();
         let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
@@ -273,7 +273,7 @@ impl RequestProgress {
     }
 }
 
-/// Returns a session from the background, if it is there.
+/// Takes a session back from the background thread, if it is there.
 pub(crate) fn return_from_background(session: &mut Session) {
     if session.background() == BackgroundMode::OnBackgroundWorker {
         session.set_background(BackgroundMode::Offloadable);

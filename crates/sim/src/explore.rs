@@ -11,7 +11,7 @@ use crate::{Plan, run};
 /// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchResult {
-    /// A failing seed with its violation.
+    /// The first seed found to fail, with its violation; `None` if all passed.
     pub failed: Option<(u64, String)>,
     /// The number of promotions in all runs.
     pub promotions: usize,

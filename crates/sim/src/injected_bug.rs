@@ -1,11 +1,11 @@
 //! Bugs that can be injected to show that the simulator detects them.
 //!
-//! None of them is in the machines. Each is a fault of the simulated environment: a disk that loses
-//! data, an altered input, or an action that is not carried out.
+//! No bug is in the machines. Each one is a fault of the simulated environment: a disk that loses data, an altered
+//! input, or an action that is not carried out.
 
 use clap::ValueEnum;
 
-/// A bug to inject.
+/// A bug that the simulated environment can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum InjectedBug {
     /// Votes are not written to disk.
@@ -19,7 +19,7 @@ pub enum InjectedBug {
     /// A master ignores claims on its slots.
     #[value(alias = "unheard-claims")]
     IgnoredClaims,
-    /// Offsets of other nodes are lost.
+    /// Replication offsets that other nodes report are lost.
     #[value(alias = "unheard-offsets")]
     LostOffsets,
     /// Gossip omits nodes without an address.
@@ -44,7 +44,7 @@ pub enum InjectedBug {
     ReplicaLogsClientWrites,
     /// Only the last command of a pipeline enters the log.
     UnloggedEffects,
-    /// A transaction interrupted by a broken link continues with the next link's data.
+    /// A transaction interrupted by a broken link continues with the data of the next link.
     #[value(alias = "kept-transactions")]
     ResumedTransactions,
     /// A replica that sends a keepalive counts as having received everything sent.
@@ -81,7 +81,7 @@ pub enum InjectedBug {
     /// The torn end of a file is not truncated.
     #[value(alias = "kept-tail")]
     UntruncatedTail,
-    /// The disk returns corrupted bytes.
+    /// The disk returns corrupted bytes when a file is read.
     #[value(alias = "flipped-bits")]
     CorruptedReads,
     /// Progress reports of the file are lost.
@@ -90,7 +90,7 @@ pub enum InjectedBug {
     /// A client's connection never checks whether its wait is over.
     #[value(alias = "endless-waits")]
     MissedWakeups,
-    /// WATCH does not watch the key.
+    /// WATCH does not watch the key, so EXEC is never aborted.
     #[value(alias = "forgotten-watches")]
     IgnoredWatch,
     /// A request sent to the background does not run.

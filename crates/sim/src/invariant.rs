@@ -1,11 +1,11 @@
-//! The trait of invariants, and building blocks for them.
+//! The trait of invariants, and types from which invariants are built.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
 /// A condition that must hold after every event.
 pub(crate) trait Invariant<Observation> {
-    /// Returns an error if the event violates the invariant.
+    /// Returns an error, which describes the violation, if the event violates the invariant.
     fn check(&mut self, seen: &Observation) -> Result<(), String>;
 }
 
@@ -20,7 +20,7 @@ impl<K, V> Default for SetOnce<K, V> {
 }
 
 impl<K: Ord, V: PartialEq + Clone> SetOnce<K, V> {
-    /// Records a value; returns the earlier one if it differs.
+    /// Records a value. Returns the earlier value of the key if it differs.
     pub(crate) fn record(&mut self, key: K, value: &V) -> Result<(), V> {
         let first = self.0.entry(key).or_insert_with(|| value.clone());
         if first == value { Ok(()) } else { Err(first.clone()) }
@@ -50,7 +50,7 @@ impl<K: Ord + Display + Clone, N: Ord + Copy + Display> NonDecreasing<K, N> {
         Ok(())
     }
 
-    /// Forgets a key, whose value may then start anew.
+    /// Forgets a key, so that its next value may be lower.
     pub(crate) fn remove(&mut self, whose: &K) {
         self.0.remove(whose);
     }

@@ -6,17 +6,17 @@ use clap::ValueEnum;
 /// the same property share a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum InvariantName {
-    /// All nodes agree in the end.
+    /// All nodes agree after the faults have ended.
     Agreement,
-    /// Every request has one reply.
+    /// Every request has exactly one reply.
     Answered,
-    /// Only an elected leader promotes.
+    /// Only an elected leader promotes a replica.
     Authority,
-    /// Conflicting claims are resolved.
+    /// Two nodes do not claim the same slot for long.
     Claims,
-    /// WAIT and WAITAOF count only existing copies.
+    /// WAIT and WAITAOF count only copies that exist.
     Copies,
-    /// Every slot is served in the end.
+    /// Every slot is served after the faults have ended.
     Coverage,
     /// Acknowledged or synced writes survive a power failure.
     Durable,
@@ -28,7 +28,7 @@ pub enum InvariantName {
     Handover,
     /// A migrated key exists at its target.
     KeyMoves,
-    /// A leader has a majority.
+    /// A leader or elected replica has a majority of votes.
     Majority,
     /// A node cut off from the majority stops serving.
     Minority,
@@ -40,21 +40,21 @@ pub enum InvariantName {
     NoErasure,
     /// A write acknowledged by a new master survives.
     NoOverwrite,
-    /// A slot has one owner per epoch.
+    /// A slot has at most one owner per epoch.
     OneOwner,
-    /// An epoch has one promotion.
+    /// At most one replica is promoted per epoch.
     OnePromotion,
-    /// A member votes once per epoch.
+    /// A voter votes for only one candidate per epoch.
     OneVote,
-    /// Loaded files are a prefix of the history.
+    /// Loaded files contain a prefix of the history.
     Prefix,
-    /// Replicas have their master's data.
+    /// Replicas at the same offset have their master's data.
     SameData,
     /// A completed save survives completely.
     Saved,
-    /// Clients read the data of the history.
+    /// Clients read the data that the history defines.
     Served,
-    /// Every wait ends.
+    /// Every wait of a client ends.
     Waits,
     /// A node that claims atomically migrated slots has every acknowledged write.
     WholeMoves,
@@ -63,7 +63,7 @@ pub enum InvariantName {
 }
 
 impl InvariantName {
-    /// Returns the name as in the file name.
+    /// Returns the invariant's name as used for its file and on the command line.
     #[must_use]
     pub fn name(self) -> String {
         let named = self.to_possible_value().expect("no rule is hidden from the command line");

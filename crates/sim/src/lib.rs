@@ -1,15 +1,15 @@
 //! Runs the real protocol machines on a simulated network with simulated clocks and disks.
 //!
-//! One seed decides everything: latency, loss, duplication and reordering of messages, partitions
-//! (also one-way), crashes with and without the disk, restarts, clock jumps, slow nodes, and
-//! operator actions. A failure is therefore reproduced by its seed.
+//! One seed decides everything: latency, loss, duplication and reordering of messages, partitions (also one-way),
+//! crashes with and without the disk, restarts, clock jumps, slow nodes, and operator actions. A failure is therefore
+//! reproduced by its seed.
 //!
-//! The data is simulated with the real machines that manage it: client writes, their replication,
-//! and the surviving data after a failover.
+//! The data is simulated with the real machines that manage it: client writes, their replication, and the surviving
+//! data after a failover.
 //!
-//! A run has two phases. In the first, faults happen and **safety** is checked: the invariants, one
-//! file each, after every event. Then the network heals, all processes are restarted, and within a
-//! time limit everything must agree: **liveness**. A panic inside a machine is a violation, too.
+//! A run has two phases. The first phase injects faults and checks **safety**: the invariants, one file each, after
+//! every event. In the second phase the network heals and all processes are restarted; it checks **liveness**: within a
+//! time limit all nodes must agree. A panic inside a machine is a violation, too.
 //!
 //! References: TigerBeetle's VOPR for the two phases; FoundationDB's simulation for the rest.
 #![forbid(unsafe_code)]
@@ -48,13 +48,13 @@ pub use scale::{ClusterMeasurements, scale};
 /// The plan of a run, which determines all of its events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// The part of the system to simulate.
+    /// The part of the system that the run simulates.
     pub machine: Machine,
-    /// The seed of all random decisions.
+    /// The seed from which all random decisions are drawn.
     pub seed: u64,
     /// The total number of processes.
     pub nodes: usize,
-    /// A bug to inject, in tests of the simulator's detection.
+    /// A bug to inject, with which tests show that the simulator detects it.
     pub injected_bug: Option<InjectedBug>,
     /// Checks only this invariant, so that earlier violations do not hide it.
     pub only: Option<InvariantName>,
@@ -74,17 +74,17 @@ pub enum Machine {
 /// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunResult {
-    /// The violation with its time.
+    /// The first violation and its time; `None` if all invariants hold.
     pub violation: Option<String>,
-    /// A digest of all events; equal for equal plans.
+    /// A digest of all events. Equal plans must give equal digests.
     pub digest: u64,
-    /// The event trace, if requested.
+    /// The text of the event trace; empty unless requested.
     pub trace: Vec<String>,
     /// The number of promotions, or of node starts: a measure of how much was tested.
     pub promotions: usize,
 }
 
-/// Runs one plan. With `traced`, the result includes the event trace.
+/// Runs one plan. With `traced`, the result includes the text of the event trace.
 #[must_use]
 pub fn run(plan: Plan, traced: bool) -> RunResult {
     match plan.machine {

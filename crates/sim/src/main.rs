@@ -125,7 +125,7 @@ fn report(options: &Options, name: &str, seed: u64, violation: Option<String>) -
     false
 }
 
-/// Returns the name of the events counted for this machine.
+/// Returns the name of the events that a run of this machine counts.
 fn event_name(machine: Machine) -> &'static str {
     match machine {
         Machine::Cluster | Machine::Sentinel => "promotions",

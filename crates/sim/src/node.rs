@@ -34,7 +34,7 @@ use invariants::{LoadedData, NamedInvariant, NodeObservation};
 use model::Model;
 use saves::Saves;
 
-/// The wall-clock time at the beginning of a run.
+/// The wall-clock time at the beginning of a run, in milliseconds.
 const WALL: i64 = 1_700_000_000_000;
 /// The maximum number of events per incarnation.
 const MAX_EVENTS_PER_INCARNATION: usize = 90;
@@ -43,7 +43,7 @@ const INCARNATIONS: usize = 4;
 /// The maximum number of rounds after healing until everything is on the disk.
 const MAX_HEALING_ROUNDS: usize = 200;
 
-/// A simulation of one node.
+/// The state of a run that simulates one node.
 struct NodeWorld {
     plan: Plan,
     random: RandomSource,
@@ -64,7 +64,7 @@ struct NodeWorld {
     repeated_operation: Option<String>,
 }
 
-/// Runs a simulation of one node.
+/// Runs one plan and returns its result.
 pub(crate) fn run(plan: Plan, traced: bool) -> RunResult {
     let mut world = NodeWorld::new(plan, traced);
     if let Err(panic) = catch_panic(|| world.run_incarnations())
@@ -146,7 +146,7 @@ impl NodeWorld {
         self.check_recovery(death);
     }
 
-    /// Kills the node if it still runs.
+    /// Ends an incarnation by killing the node if it still runs.
     fn end_incarnation(&mut self, incarnation: &RunningNode) -> ProcessDeath {
         let death = self.random.pick(&[ProcessDeath::Killed, ProcessDeath::PowerCut]);
         self.history.clone_from(&incarnation.log.lock().history);
@@ -185,7 +185,7 @@ impl NodeWorld {
         assert!(self.plan.injected_bug != Some(InjectedBug::Panic) || self.start_count < 2, "injected panic");
         self.check_data(&mut incarnation, death, &found);
         if matches!(found, FoundData::Nothing) {
-            // Before the first client is served.
+            // The rewrite happens before the first client is served.
             self.rewrite(&mut incarnation, false);
             for _ in 0..20 {
                 self.now += Duration::from_millis(1);
@@ -290,7 +290,7 @@ impl NodeWorld {
         self.on_written(incarnation, before);
     }
 
-    /// Handles executed writes; they are acknowledged at once or after the sync.
+    /// Handles the end of a client's writes, which are acknowledged at once or after the sync.
     fn on_written(&mut self, incarnation: &mut RunningNode, before: u64) {
         let end = incarnation.log.end();
         if end > before {
@@ -303,7 +303,7 @@ impl NodeWorld {
         }
     }
 
-    /// Compares a client's read with a reference node that has only the history.
+    /// Compares a client's read with the reply of a reference node that has only the history.
     fn read(&mut self, incarnation: &mut RunningNode) {
         let (before, wall) = (incarnation.log.end(), self.wall());
         let db = self.random.below(DATABASE_COUNT.into()) as u16;
@@ -373,7 +373,7 @@ impl NodeWorld {
         }
     }
 
-    /// Records the node's own claims and releases replies.
+    /// Passes what the node claims to have done to the invariants, and releases delayed replies.
     fn record_and_release(&mut self, incarnation: &mut RunningNode) {
         if self.disk.is_dead() {
             return;
@@ -386,7 +386,7 @@ impl NodeWorld {
         }
         let file = incarnation.aof_status();
         let synced = file.synced.map_or(0, |synced| synced.0);
-        // After an error the file is truncated to its synced part.
+        // After an error the file is truncated to its synced part, so its other writes do not count.
         let is_well = !file.has_error && incarnation.writer.operation().is_none();
         let is_whole = file.state == AofState::Complete;
         let written = file.written.filter(|_| is_well && is_whole);
@@ -444,7 +444,7 @@ impl NodeWorld {
             } else if *operation == FileOperation::Sync
                 && let Some(name) = self.repeated_operation.take()
             {
-                // As if the first attempt had seemed to fail.
+                // The increment is created again, as if its first creation had seemed to fail.
                 let _ = persistence::Disk::create(&incarnation.writer.folder().disk, &name);
             }
         }
@@ -488,7 +488,7 @@ impl NodeWorld {
         incarnation.writer.write_base(&rdb)
     }
 
-    /// Serializes a snapshot; clients may be served meanwhile.
+    /// Serializes a snapshot; with `serving`, clients are served between its slots.
     fn write_rdb(
         &mut self,
         incarnation: &mut RunningNode,
@@ -502,7 +502,7 @@ impl NodeWorld {
         executor::write_rdb(state, (position, wall), (aof_base, ""), &mut between)
     }
 
-    /// Stops all faults: everything written must reach the disk and survive another start.
+    /// Stops all faults and checks that everything written reaches the disk and survives another start.
     fn check_recovery(&mut self, death: ProcessDeath) {
         self.trace("everything works");
         let Some(mut incarnation) = (0..4).find_map(|_| self.start(death)) else { return };
@@ -532,7 +532,7 @@ impl NodeWorld {
     }
 }
 
-/// The events of other threads while one writes a base file.
+/// Runs the events of other threads while one thread writes a base file.
 struct BackgroundEvents<'a> {
     world: &'a mut NodeWorld,
     incarnation: &'a mut RunningNode,

@@ -37,7 +37,7 @@ impl RandomSource {
         self.0.random()
     }
 
-    /// Returns an independent generator for a machine.
+    /// Returns an independent generator, which a machine uses for its own decisions.
     pub(crate) fn split(&mut self) -> ChaCha8Rng {
         ChaCha8Rng::seed_from_u64(self.number())
     }
@@ -57,8 +57,8 @@ impl RandomSource {
         ReplId::from_random(self.0.random())
     }
 
-    /// Returns ordered pairs of hosts (sender, receiver) that cannot communicate: one isolated
-    /// host, two halves, or one direction only.
+    /// Returns pairs of hosts (sender, receiver) that cannot communicate. They isolate one host, separate two halves,
+    /// or block one direction.
     pub(crate) fn partition(&mut self, hosts: usize) -> Vec<(usize, usize)> {
         let pairs = (0..hosts).flat_map(|a| (0..hosts).map(move |b| (a, b)));
         match self.below(3) {

@@ -23,9 +23,9 @@ use slot_routing::{NodeId, ReplOffset, SLOT_COUNT, Slot};
 const LATENCY: Duration = Duration::from_millis(1);
 const FIRST_PORT: usize = 2000;
 const BUS_PORT_OFFSET: usize = 30_000;
-/// The time to establish links and settle before measuring.
+/// How long the nodes establish links and settle before the measurement.
 const SETTLE_TIME: Duration = Duration::from_secs(4);
-/// A run that takes longer has failed.
+/// Time limit for a run; a longer run counts as failed.
 const MAX_RUN_TIME: Duration = Duration::from_secs(60);
 
 /// The measurements of a run.
@@ -44,7 +44,7 @@ pub struct ClusterMeasurements {
 /// Runs a cluster of `nodes` in which `killed` masters die at once after a settling time.
 ///
 /// # Errors
-/// Describes what did not happen within a minute.
+/// The replicas did not take over within a minute; the error says what was missing.
 pub fn scale(
     nodes: usize,
     killed: usize,
@@ -54,7 +54,7 @@ pub fn scale(
     let mut world = ScaleWorld::new(nodes, node_timeout, seed);
     world.run(SETTLE_TIME);
     world.sent_messages = (0, 0);
-    // Long enough for each node to ping every other, in clusters of more than a hundred nodes.
+    // The time is long enough for each node to ping every other one in clusters of more than a hundred nodes.
     let measured = node_timeout / 2;
     world.run(measured);
     let per_second =
@@ -86,10 +86,10 @@ struct ScaleHost {
     gossip: Gossip,
     is_dead: bool,
     replicates: bool,
-    /// Our link id, the other host, and its link id.
+    /// For each link id of this host, the peer's host and the peer's link id.
     links: BTreeMap<LinkId, (usize, LinkId)>,
     last_link: u64,
-    /// The scheduled deadline.
+    /// When the host's next deadline is scheduled, if one is.
     deadline: Option<Instant>,
 }
 
@@ -97,9 +97,9 @@ struct ScaleWorld {
     now: Instant,
     hosts: Vec<ScaleHost>,
     queue: BinaryHeap<ScheduledInput>,
-    /// The number of scheduled events.
+    /// The number of events scheduled so far, which orders simultaneous events.
     last_event: u64,
-    /// Bytes and messages since the last measurement.
+    /// The numbers of bytes and messages sent since the last measurement.
     sent_messages: (u64, u64),
 }
 
@@ -144,7 +144,7 @@ fn id_of(index: usize) -> NodeId {
     NodeId::from_random(bytes)
 }
 
-/// Returns the slots of a master as first slot and end.
+/// Returns the first slot of a master and the end of its range.
 fn slot_share(master: usize, masters: usize) -> (usize, usize) {
     (SLOT_COUNT * master / masters, SLOT_COUNT * (master + 1) / masters)
 }
@@ -203,7 +203,7 @@ impl ScaleWorld {
         let host = &mut self.hosts[index];
         let mut out = Vec::new();
         if input == ClusterInput::Deadline {
-            // Frequent enough that the data always counts as recent.
+            // The offset is reported often enough that the data always counts as recent.
             let source = if host.replicates {
                 ReplicationSource::Streaming { last_heard: now }
             } else {

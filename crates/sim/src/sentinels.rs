@@ -36,12 +36,12 @@ pub(crate) const MASTER: &str = "mymaster";
 /// Replicas connect before sentinels start, so that the master reports them in its first INFO
 /// reply.
 const SERVERS_FIRST: Duration = Duration::from_secs(1);
-/// Retry interval for bytes held back by the network.
+/// Interval at which bytes held back by the network are retried.
 const RETRANSMIT: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone)]
 enum SentinelSimEvent {
-    /// Demonstrates the injected bug: all sentinels die and lose their state.
+    /// All sentinels die and lose their state, to demonstrate an injected bug.
     Forget,
     /// A sentinel starts for the first time.
     Start {
@@ -67,28 +67,28 @@ enum SentinelSimEvent {
         host: usize,
         incarnation: u64,
     },
-    /// A Raft message outside of its stream arrives.
+    /// A Raft message arrives outside of its stream's order.
     Stray {
         host: usize,
         request: Vec<Vec<u8>>,
     },
 }
 
-/// A sentinel process.
+/// The state of a sentinel process.
 struct SentinelProcess {
     sentinel: Option<Sentinel>,
     disk: Disk,
     /// Actions that wait for the disk, and those queued behind them.
     waiting_actions: VecDeque<NetworkAction>,
     synced_records: u64,
-    /// Votes not yet on the disk: (record, term, vote).
+    /// Votes that are not on disk yet, as record number, term and vote.
     ballots: Vec<(u64, u64, u64)>,
     links: BTreeMap<LinkId, u64>,
-    /// The last INFO reply of each server.
+    /// The last INFO reply of each replica, by host.
     last_info: BTreeMap<usize, ReplicaInfo>,
 }
 
-/// A network action of a sentinel.
+/// An action of a sentinel on the network.
 enum NetworkAction {
     Connect { link: LinkId, ip: String },
     Close(LinkId),
@@ -97,7 +97,7 @@ enum NetworkAction {
 }
 
 impl NetworkAction {
-    /// Returns the record that must be on the disk first.
+    /// Returns the number of the record that must be on disk before the action.
     fn required_record(&self) -> u64 {
         match self {
             Self::Send { required_record: after, .. } | Self::Reply { required_record: after, .. } => *after,
@@ -108,11 +108,11 @@ impl NetworkAction {
 
 struct SentinelWorld {
     simulation: Simulation<SentinelSimEvent>,
-    /// The address of each host.
+    /// The IP address of each host.
     ips: Vec<String>,
     /// The sentinels, which are the first hosts.
     sentinels: Vec<SentinelProcess>,
-    /// The servers, which are the hosts after them.
+    /// The servers, whose hosts follow those of the sentinels.
     servers: Vec<Server>,
     streams: BTreeMap<u64, SentinelConnection>,
     opened: u64,
@@ -129,7 +129,7 @@ impl SimulatedSystem for SentinelWorld {
         settle: Duration::from_secs(7),
         faults: Duration::from_secs(12),
         fault_interval_millis: (100, 1500),
-        // The longest TILT (30 s) plus the slowest recovery.
+        // The phase covers the longest TILT (30 s) plus the slowest recovery.
         converge: Duration::from_secs(120),
         stable: 4,
     };
@@ -368,7 +368,7 @@ impl SentinelWorld {
                     self.simulation.trace(|| format!("sentinel {host}: {text}"));
                     continue;
                 }
-                // There are no subscribers, host names or scripts.
+                // No client is subscribed, and neither host names nor scripts are used.
                 SentinelAction::Publish { .. }
                 | SentinelAction::Resolve { .. }
                 | SentinelAction::RunScript { .. }
@@ -389,7 +389,7 @@ impl SentinelWorld {
         self.release(host);
     }
 
-    /// Appends to the journal, which takes a moment.
+    /// Appends a record to the journal, whose sync takes a moment.
     fn persist(&mut self, host: usize, JournalRecord { number, record }: JournalRecord) {
         let (incarnation, injected_bug) =
             (self.simulation.processes[host].incarnation, self.simulation.plan.injected_bug);
@@ -443,7 +443,7 @@ impl SentinelWorld {
         }
     }
 
-    /// Handles a request to a sentinel.
+    /// Handles a request that another sentinel sent.
     fn serve_watcher(&mut self, host: usize, client: ClientId, args: Vec<Vec<u8>>) {
         match args.first().map(Vec::as_slice) {
             Some(b"SENTINEL" | b"PUBLISH" | b"ROLE") => {
@@ -497,12 +497,12 @@ fn server_ip(number: usize) -> String {
     format!("10.0.1.{}", number + 1)
 }
 
-/// Returns the quorum for a number of sentinels.
+/// Returns the quorum that a run with this number of sentinels uses.
 fn quorum(sentinels: usize) -> usize {
     sentinels / 2 + 1
 }
 
-/// The injected bug: a configuration with the sentinel ids but without epochs.
+/// Implements an injected bug: returns a configuration with the sentinel ids but without epochs.
 fn without_epochs(config: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(config);
     let lines = text.lines().filter(|line| !line.contains("-epoch "));

@@ -24,53 +24,53 @@ const WRITE_INTERVAL: Duration = Duration::from_millis(50);
 const AGREEMENT_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Clients keep writing for this long after healing.
 const WRITE_TIME_AFTER_HEALING: Duration = Duration::from_secs(1);
-/// More events than this at one moment indicate an endless loop.
+/// A higher number of events at one moment means that the run is in an endless loop.
 const MAX_SIMULTANEOUS_EVENTS: usize = 10_000;
 
 /// The durations of a run's phases.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Phases {
-    /// Initial time without faults, in which the processes connect.
+    /// The initial time without faults, in which the processes connect.
     pub(crate) settle: Duration,
     pub(crate) faults: Duration,
     /// The range of the time between two faults, in milliseconds.
     pub(crate) fault_interval_millis: (u64, u64),
-    /// The longest time from healing to agreement.
+    /// The maximum time from healing to agreement.
     pub(crate) converge: Duration,
-    /// The number of consecutive checks that must find agreement.
+    /// The number of consecutive checks that must find all nodes in agreement.
     pub(crate) stable: usize,
 }
 
-/// A simulated part of the system.
+/// A part of the system that can be simulated.
 pub(crate) trait SimulatedSystem {
     const PHASES: Phases;
     /// The invariant that requires agreement after healing.
     const LIVENESS: InvariantName;
-    /// The events specific to this part.
+    /// The events that only this part has.
     type Event: Debug;
 
     fn simulation(&mut self) -> &mut Simulation<Self::Event>;
     fn begin(&mut self);
     fn handle_event(&mut self, event: Self::Event);
-    /// Wakes threads for which the last event of any kind was.
+    /// Wakes the threads that were waiting for the event just processed. Called after every event.
     fn after_event(&mut self) {}
     /// Issues client writes.
     fn write_data(&mut self);
-    /// Injects a fault or an operator action.
+    /// Injects one random fault or operator action.
     fn inject_fault(&mut self);
     /// Returns when the machine of a process wants to be called, by its own clock.
     fn deadline(&mut self, host: usize) -> Option<Instant>;
-    /// Calls the machine at its deadline.
+    /// Calls the machine of a process because its deadline has come.
     fn on_deadline(&mut self, host: usize);
-    /// Starts a dead process.
+    /// Starts a process that has died.
     fn restart(&mut self, host: usize);
     /// Continues a process that was running when everything healed.
     fn continue_process(&mut self, host: usize);
-    /// Returns the first disagreement after healing.
+    /// Returns a description of the first disagreement after healing, or `None` if all nodes agree.
     fn disagreement(&mut self) -> Option<String>;
-    /// Repairs what only an operator can, after each check.
+    /// Makes the repairs that only an operator can make, after each check.
     fn repair(&mut self) {}
-    /// Adds each node's view of the others to the trace, because they did not reach agreement.
+    /// Adds each node's view of the others to the trace when they have not reached agreement.
     fn trace_views(&mut self) {}
 }
 
@@ -87,18 +87,18 @@ enum SimulationEvent<E> {
     System(E),
 }
 
-/// A process and its machine.
+/// A simulated process and its host.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) is_up: bool,
-    /// Without power a host does not even refuse connections.
+    /// Whether the host has power; without power it does not even refuse connections.
     pub(crate) has_power: bool,
-    /// Frozen until this time, as by SIGSTOP and SIGCONT.
+    /// Until when the process is frozen, as by SIGSTOP and SIGCONT.
     frozen: Option<Instant>,
     pub(crate) slow: Duration,
-    /// The incarnation number, incremented by restarts.
+    /// The number of the current incarnation, incremented by each restart.
     pub(crate) incarnation: u64,
-    /// The offset of its clock.
+    /// How far the process's clock is ahead of simulated time.
     pub(crate) clock_offset: Duration,
     next_tick: Option<Instant>,
 }
@@ -109,10 +109,10 @@ pub(crate) struct Simulation<E> {
     pub(crate) random: RandomSource,
     queue: BTreeMap<(Instant, u64), SimulationEvent<E>>,
     last_scheduled: u64,
-    /// The number of events at the current time.
+    /// The current time and the number of events processed at it.
     simultaneous_events: (Instant, usize),
     pub(crate) processes: Vec<Process>,
-    /// Partitioned pairs (sender, receiver).
+    /// Pairs of hosts (sender, receiver) between which nothing arrives.
     pub(crate) partitions: BTreeSet<(usize, usize)>,
     /// Since when each pair of hosts, lower index first, can communicate.
     contacts: BTreeMap<(usize, usize), Instant>,
@@ -124,7 +124,7 @@ pub(crate) struct Simulation<E> {
     disagreement: Option<(InvariantName, String)>,
     pub(crate) data: Data,
     violation: Option<String>,
-    /// The run has ended.
+    /// Whether the run has ended.
     is_over: bool,
     pub(crate) promotions: usize,
     trace: Trace,
@@ -200,7 +200,7 @@ fn write_data<P: SimulatedSystem>(system: &mut P) {
     simulation.schedule(simulation.now + WRITE_INTERVAL, SimulationEvent::WriteData);
 }
 
-/// Injects one fault and schedules the next.
+/// Injects one fault and schedules the next one.
 fn inject_fault<P: SimulatedSystem>(system: &mut P) {
     if system.simulation().healed {
         return;
@@ -212,7 +212,7 @@ fn inject_fault<P: SimulatedSystem>(system: &mut P) {
     simulation.schedule(next, SimulationEvent::Fault);
 }
 
-/// Ends all faults; from now on everything must reach agreement.
+/// Ends all faults, after which all nodes must reach agreement.
 fn heal<P: SimulatedSystem>(system: &mut P) {
     let simulation = system.simulation();
     simulation.trace(|| "everything heals".into());
@@ -350,7 +350,7 @@ impl<E: Debug> Simulation<E> {
         self.trace.record(self.now, &text());
     }
 
-    /// Records a violation; only the first one counts.
+    /// Records a violation. Only the first violation of a run is reported.
     pub(crate) fn record_violation(&mut self, rule: InvariantName, what: &str) {
         if self.plan.only.is_none_or(|only| only == rule) {
             let at = micros(self.now);
@@ -399,7 +399,7 @@ impl<E: Debug> Simulation<E> {
         self.random.millis(0, self.max_latency) + slow
     }
 
-    /// Returns whether nothing gets from one host to the other.
+    /// Returns whether the network delivers nothing from one host to the other.
     pub(crate) fn is_cut(&self, from: usize, to: usize) -> bool {
         self.partitions.contains(&(from, to))
     }
@@ -424,15 +424,15 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Returns how long two hosts have been able to communicate, sampled at every beat. Slow hosts
-    /// count as able.
+    /// Returns how long two hosts have been able to communicate, sampled at regular intervals. Slow hosts count as
+    /// able.
     pub(crate) fn contact_duration(&self, one: usize, other: usize) -> Duration {
         let since =
             self.contacts.get(&(one.min(other), one.max(other))).filter(|_| self.can_communicate(one, other));
         since.map_or(Duration::ZERO, |since| self.now.since(*since))
     }
 
-    /// Partitions the network.
+    /// Partitions the network at random.
     pub(crate) fn partition(&mut self) {
         let cut = self.random.partition(self.processes.len());
         self.trace(|| format!("cut {cut:?}"));
@@ -453,7 +453,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Resumes a frozen process, with everything that arrived meanwhile.
+    /// Resumes a frozen process, which then handles everything that arrived while it was frozen.
     fn resume(&mut self, host: usize) {
         let Some(until) = self.processes[host].frozen.take().filter(|until| *until > self.now) else {
             return;
@@ -479,7 +479,7 @@ impl<E: Debug> Simulation<E> {
         self.schedule(at, SimulationEvent::Restart { host, incarnation });
     }
 
-    /// Marks a dead process as running on a machine with power.
+    /// Marks a process as running and its machine as having power.
     pub(crate) fn mark_running(&mut self, host: usize) {
         let process = &mut self.processes[host];
         (process.is_up, process.has_power) = (true, true);

@@ -16,7 +16,7 @@ fn plan(machine: Machine, seed: u64) -> Plan {
     Plan { machine, seed, nodes, injected_bug: None, only: None }
 }
 
-/// Which injected bug violates each invariant, and the number of processes needed.
+/// Each invariant with an injected bug that violates it, and the number of processes that this needs.
 const INJECTED_BUGS: [(Machine, InvariantName, InjectedBug, usize); 52] = [
     (Machine::Cluster, InvariantName::OneVote, InjectedBug::UnsavedVotes, 9),
     (Machine::Cluster, InvariantName::Majority, InjectedBug::IgnoredQuorum, 5),
@@ -74,7 +74,7 @@ const INJECTED_BUGS: [(Machine, InvariantName, InjectedBug, usize); 52] = [
 
 /// Runs many seeds at low priority, so that other tests keep their cores.
 fn explore_at_low_priority(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> SearchResult {
-    // Applies to this thread and its children. If refused, other tests run slower.
+    // The priority applies to this thread and its children. If it is refused, other tests run slower.
     let _ = rustix::process::nice(10);
     explore(seeds, plan)
 }
@@ -124,7 +124,7 @@ fn node_invariants_detect_injected_bugs() {
     assert_bugs_are_found(Machine::Node);
 }
 
-/// Returns the names of the invariants in a folder.
+/// Returns the names of the invariants that have a file in this folder.
 fn invariant_files(folder: &str) -> impl Iterator<Item = String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder).join("invariants");
     let files = folder.read_dir().expect("the invariants have a folder");
@@ -153,7 +153,7 @@ fn panic_is_reported_with_its_seed() {
         let with = |seed| Plan { injected_bug: Some(InjectedBug::Panic), ..plan(machine, seed) };
         let (plan, violation) = find_violation(with).expect("a thousand seeds find an injected bug");
         assert!(violation.contains("panicked: ") && violation.contains("injected panic"), "{violation}");
-        // The replay must reproduce the violation with its trace.
+        // The same plan must reproduce the violation and its trace.
         let replayed = run(plan, true);
         assert_eq!(replayed.violation, Some(violation));
         assert!(replayed.trace.len() > 10);
@@ -171,7 +171,7 @@ fn assert_no_violation(machine: Machine, seeds: Range<u64>, at_least: usize) {
     assert!(explored.promotions > at_least, "{} promotions or starts", explored.promotions);
 }
 
-/// Each machine runs two thousand seeds in all. `make soak` and the command line run more.
+/// Two thousand seeds per machine are split over several tests. `make soak` and the command line run more.
 #[test]
 fn cluster_seeds_0_to_1000_hold_all_invariants() {
     assert_no_violation(Machine::Cluster, 0..1000, 500);
@@ -206,8 +206,7 @@ fn twelve_sentinels_hold_all_invariants() {
     assert_eq!(larger.failed, None, "replay: cargo run -p sim -- --machine sentinel --nodes 12 --seed N");
 }
 
-/// Seed 369 found an increment that was reported as synced although its manifest entry was not on
-/// the disk.
+/// Seed 369 once found an increment that was reported as synced although its manifest entry was not on the disk.
 #[test]
 fn node_seeds_0_to_2000_hold_all_invariants() {
     assert_no_violation(Machine::Node, 0..2000, 5000);

@@ -2,7 +2,7 @@
 
 use clock::Instant;
 
-/// When simulated time begins. It is not the origin, so that earlier times exist.
+/// The time at which simulated time begins. It is not the origin, so that earlier times can be represented.
 pub(crate) const START_TIME: Instant = Instant::from_millis(1_000_000);
 
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(crate) struct Trace {
 
 impl Trace {
     pub(crate) fn new(kept: bool) -> Self {
-        // FNV-1a: the offset basis here, the prime below.
+        // The digest is FNV-1a: the offset basis is here, the prime below.
         Self { digest: 0xcbf2_9ce4_8422_2325, lines: kept.then(Vec::new) }
     }
 
@@ -31,12 +31,12 @@ impl Trace {
     }
 }
 
-/// Returns the microseconds since the start of the run.
+/// Returns the microseconds from the start of the run to `at`.
 pub(crate) fn micros(at: Instant) -> u64 {
     at.as_micros() - START_TIME.as_micros()
 }
 
-/// Returns the nanoseconds of an engine's clock.
+/// Returns the engine's time in nanoseconds for `at`.
 pub(crate) fn nanos(at: Instant) -> u64 {
     at.as_micros() * 1000
 }

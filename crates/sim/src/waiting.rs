@@ -6,15 +6,15 @@ use engine::Session;
 use crate::clients::Words;
 use crate::executor::Executor;
 
-/// A client whose commands may block.
+/// A client whose commands may block on keys.
 pub(crate) struct WaitingClient {
     session: Session,
     words: Words,
-    /// Counts the elements that the client waits for.
+    /// The command that counts the elements for which the client waits, if there is one.
     length: Option<Words>,
 }
 
-/// A client that is blocked although it should not be.
+/// A client that is blocked although its wait should have ended.
 #[derive(Debug)]
 pub(crate) struct StuckClient {
     pub(crate) words: Words,
@@ -32,7 +32,7 @@ impl WaitingClient {
         self.session.id()
     }
 
-    /// Returns whether the server has closed its connection.
+    /// Returns whether the server has closed the client's connection.
     pub(crate) fn is_closed(&self) -> bool {
         self.session.is_closing()
     }
@@ -42,8 +42,8 @@ impl WaitingClient {
         self.session.waiter().is_some()
     }
 
-    /// Sends a command that may block, and keeps the command that counts the elements it waits for;
-    /// returns a trace line.
+    /// Sends a command that may block, and keeps `length`, the command that counts the elements for which it waits.
+    /// Returns a trace line.
     pub(crate) fn send(
         &mut self,
         data: &mut Executor,
@@ -56,8 +56,7 @@ impl WaitingClient {
         self.describe_reply(&reply)
     }
 
-    /// Ends the wait if the reply is ready, the timeout has passed or it was ended otherwise;
-    /// returns a trace line.
+    /// Ends the wait if the reply is ready, the timeout has passed or the server ended the wait. Returns a trace line.
     pub(crate) fn end(&mut self, data: &mut Executor, wall: Millis) -> Option<String> {
         let waiter = self.session.waiter()?;
         let is_over = waiter.is_served() || waiter.deadline().is_some_and(|until| until <= wall);

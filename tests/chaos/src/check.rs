@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::workload::FinalData;
 use crate::{OpOutcome, Operation, Timeline, Timeouts};
 
-/// The number of findings of one kind that are described in full.
+/// The number of violations of one kind that are described in full.
 const MAX_DESCRIBED: usize = 20;
 
 /// The findings of all checkers.
@@ -24,7 +24,7 @@ pub struct CheckerFindings {
     pub violation_count: usize,
     /// Lost acknowledged writes that asynchronous replication explains, by workload.
     pub explained: BTreeMap<&'static str, usize>,
-    /// All lost acknowledged writes, explained or not.
+    /// The number of lost acknowledged writes, explained or not.
     pub lost: usize,
 }
 
@@ -54,7 +54,7 @@ impl CheckerFindings {
 pub struct CheckInput<'a> {
     /// All client operations in order of completion.
     pub ops: &'a [Operation],
-    /// The final data by workload.
+    /// The data read after the run, by workload.
     pub final_data: &'a BTreeMap<&'static str, FinalData>,
     /// The injected faults and the masters over time.
     pub timeline: &'a Timeline,
@@ -88,7 +88,7 @@ fn may_have_taken_effect(op: &Operation) -> bool {
     op.outcome != OpOutcome::Failed
 }
 
-/// Runs all checkers.
+/// Runs all checkers and combines their findings.
 #[must_use]
 pub fn check(input: &CheckInput<'_>) -> CheckerFindings {
     let mut findings = CheckerFindings::default();

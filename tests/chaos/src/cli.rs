@@ -31,8 +31,8 @@ pub struct ChaosArguments {
     /// A binary of another server for one of the replicas.
     #[arg(long)]
     other: Option<PathBuf>,
-    /// Runs the same rounds on this server afterwards. Losing ten times as many acknowledged writes
-    /// as it does is a failure, explained or not.
+    /// Runs the same rounds on this server afterwards. The test fails if Redoubt loses ten times as many acknowledged
+    /// writes as this server does, even if every loss is explained.
     #[arg(long, alias = "beside")]
     compare_with: Option<PathBuf>,
     /// The faults to draw from; the default is all.
@@ -46,7 +46,7 @@ pub struct ChaosArguments {
 /// Runs the test, writes the report and prints the findings.
 ///
 /// # Errors
-/// If servers cannot be started, or the report cannot be written.
+/// The servers cannot be started, or the report cannot be written.
 pub fn run_command(arguments: ChaosArguments) -> Result<ExitCode> {
     let faults = if arguments.faults.is_empty() {
         FaultKind::default_faults(arguments.mode)
@@ -73,8 +73,8 @@ pub fn run_command(arguments: ChaosArguments) -> Result<ExitCode> {
     Ok(if result.is_success() && !too_much { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the same rounds on `other` and returns whether it lost far less. Findings about `other` are
-/// printed but are no failure.
+/// Runs the same rounds on `other` and returns whether it lost far fewer writes. Findings about `other` are printed but
+/// do not fail the test.
 fn loses_far_more_than(
     options: &ChaosOptions,
     result: &RunResult,

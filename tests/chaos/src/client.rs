@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::{Mode, OpHistory, OpOutcome, Operation};
 
-/// Reply timeout. The result of an operation is unknown afterwards.
+/// How long a client waits for a reply. After a timeout the result of the operation is unknown.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(1000);
 /// The maximum number of redirections per command.
 const MAX_REDIRECTS: usize = 5;
@@ -20,27 +20,27 @@ const RETRY_DELAY: Duration = Duration::from_millis(10);
 /// Why a command has no reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallError {
-    /// The command was certainly not executed.
+    /// The command was certainly not executed, for this reason.
     NotExecuted(String),
-    /// The command may have been executed, or may still be.
+    /// The command may have been executed or may still be executed.
     UnknownResult(String),
 }
 
 /// A reply or the reason for its absence.
 type CallResult = Result<Reply, CallError>;
 
-/// A client of the servers under test.
+/// A recording client of the servers under test.
 #[derive(Debug)]
 pub struct ChaosClient<'a> {
-    /// The client's number in reports.
+    /// The client's number in the history and in reports.
     pub id: usize,
-    /// The client's own random generator.
+    /// The random generator of this client, derived from the run's seed.
     pub rng: ChaCha8Rng,
     history: &'a OpHistory,
     mode: Mode,
     endpoints: &'a [Endpoint],
     connections: HashMap<usize, Connection>,
-    /// The known owner of each slot. Without slots, the master is stored for slot 0.
+    /// The known owner of each slot. Without a cluster, the master is stored for slot 0.
     slot_owners: HashMap<u16, usize>,
     /// The node that received the last command.
     last_node: usize,
@@ -81,7 +81,7 @@ impl<'a> ChaosClient<'a> {
         self.rng.random_range(0..end)
     }
 
-    /// Runs `operation` as one operation and records it. `operation` returns the value read.
+    /// Runs `operation`, which returns the value read, and records it in the history.
     pub fn run_operation(
         &mut self,
         op: Operation,
@@ -108,16 +108,16 @@ impl<'a> ChaosClient<'a> {
     /// Sends a command to the owner of `key`.
     ///
     /// # Errors
-    /// If no node executed it, or the result is unknown.
+    /// No node executed the command, or the result is unknown.
     pub fn call_command(&mut self, key: &str, words: &[&str]) -> CallResult {
         self.call_pipeline(key, &[words]).map(|mut replies| replies.swap_remove(0))
     }
 
-    /// Sends commands as one pipeline and returns all replies. Only the first reply is checked for
-    /// redirection, so the commands must succeed or fail together.
+    /// Sends commands as one pipeline and returns all replies. Only the first reply is checked for redirection, so the
+    /// commands must succeed or fail together.
     ///
     /// # Errors
-    /// As for [`Self::call`].
+    /// The same as for [`Self::call_command`].
     pub fn call_pipeline(&mut self, key: &str, commands: &[&[&str]]) -> Result<Vec<Reply>, CallError> {
         let slot = if self.mode == Mode::Cluster { slot_of(key) } else { 0 };
         let mut node = self.initial_owner(slot);
@@ -144,7 +144,7 @@ impl<'a> ChaosClient<'a> {
                     }
                 }
                 None => {
-                    // Forget a node that is no master or knows no owner.
+                    // Forget this node, because it is not a master or knows no owner of the slot.
                     self.slot_owners.remove(&slot);
                     return Err(CallError::NotExecuted(error.clone()));
                 }

@@ -1,8 +1,8 @@
 //! Compares data loss with another server under the same faults.
 //!
-//! Asynchronous replication may lose a write, but does not have to: an explanation for a loss does
-//! not prove that it was unavoidable. Both runs draw the same rounds of faults from one seed, so
-//! the other server's losses show how much is normal.
+//! Asynchronous replication may lose a write, but does not have to: an explanation for a loss does not prove that the
+//! loss was unavoidable. Both runs draw the same rounds of faults from one seed, so the losses of the other server show
+//! how many are normal.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use harness::Program;
 
 use crate::{ChaosOptions, RunResult};
 
-/// Losses vary several-fold between runs because the exact moment of a kill matters, but not
-/// tenfold.
+/// The ratio of losses from which a server is considered worse. Losses vary several-fold between runs, because the
+/// exact moment of a kill matters, but not tenfold.
 const MAX_LOSS_RATIO: usize = 10;
 /// The other server may need this many times as long for the same rounds.
 const DURATION_FACTOR: u32 = 4;

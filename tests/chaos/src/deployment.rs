@@ -36,7 +36,7 @@ impl Mode {
         }
     }
 
-    /// Returns the number of shards. Node `n` begins in shard `n % shards`.
+    /// Returns the number of shards. Node `n` starts in shard `n % shards`.
     #[must_use]
     pub fn shard_count(self) -> usize {
         match self {
@@ -49,33 +49,32 @@ impl Mode {
 /// Options of a cluster node.
 const CLUSTER_OPTIONS: &str = "--cluster-enabled yes --cluster-node-timeout 1500 --appendonly yes --save \
     --auto-aof-rewrite-min-size 4mb --repl-diskless-sync-delay 0 --enable-debug-command yes";
-/// Options of a sentinel-monitored server, which rejects writes after losing its replicas.
+/// Options of a sentinel-monitored server, which rejects writes when it has no connected replica.
 const MONITORED_OPTIONS: &str = "--appendonly yes --save --auto-aof-rewrite-min-size 4mb --repl-diskless-sync-delay 0 --enable-debug-command yes \
     --min-replicas-to-write 1 --min-replicas-max-lag 2 --repl-ping-replica-period 1";
 
-/// Disk size of each node for full-disk faults: room for a few AOF rewrites, little of the
-/// machine's memory.
+/// Disk size of each node for full-disk faults. It has room for a few AOF rewrites and takes little of the machine's
+/// memory.
 const DISK_BYTES: u64 = 64 << 20;
 
 /// The servers, and the simulated network between them if the machine permits one.
 #[derive(Debug)]
 pub struct Deployment {
-    /// The deployment's mode.
+    /// Whether the servers form a cluster or a sentinel group.
     pub mode: Mode,
-    /// The data nodes, then the sentinels.
+    /// The data nodes, followed by the sentinels.
     pub nodes: Vec<Node>,
-    /// One network host per node.
+    /// The network with one host per node; `None` if the machine permits none.
     pub network: Option<TestNetwork>,
-    /// Faults that this machine does not permit.
+    /// The faults that this machine does not permit, such as those that need a network.
     unsupported: Vec<FaultKind>,
 }
 
 impl Deployment {
-    /// Starts the deployment with what `faults` need. With `other`, the last replica runs that
-    /// program.
+    /// Starts the deployment with everything that `faults` need. With `other`, the last replica runs that program.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// The deployment cannot be started.
     pub fn start(
         mode: Mode,
         program: &Program,
@@ -136,7 +135,7 @@ impl Deployment {
     /// Copies the node logs to `folder`, named by the node numbers of the report.
     ///
     /// # Errors
-    /// If a file cannot be written.
+    /// A file cannot be written.
     pub fn copy_logs(&self, folder: &Path) -> Result<()> {
         std::fs::create_dir_all(folder)?;
         for (number, node) in self.nodes.iter().enumerate() {

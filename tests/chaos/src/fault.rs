@@ -9,9 +9,9 @@ use crate::Mode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// SIGKILL; restarted with its data when the fault ends.
+    /// SIGKILL; the node is restarted with its data when the fault ends.
     Kill,
-    /// SIGKILL and data loss, restarted at once as by a supervisor.
+    /// SIGKILL and data loss; the node is restarted at once, as by a supervisor.
     Wipe,
     /// SIGSTOP until the fault ends.
     Freeze,
@@ -21,7 +21,7 @@ pub enum FaultKind {
     Isolate,
     /// The hosts are partitioned into two groups.
     Halves,
-    /// Two groups that are connected only through one host, which belongs to both.
+    /// The hosts are partitioned into two groups, connected only through one host that belongs to both.
     Bridge,
     /// All packets from one host to the others are lost.
     OneWay,
@@ -35,20 +35,20 @@ pub enum FaultKind {
     FullDisk,
     /// A node's wall clock jumps forward or backward, and back when the fault ends.
     ClockJump,
-    /// CLUSTER FAILOVER.
+    /// A manual failover in a cluster (CLUSTER FAILOVER).
     Failover,
-    /// SENTINEL FAILOVER.
+    /// A failover ordered at a sentinel (SENTINEL FAILOVER).
     SentinelFailover,
-    /// CLUSTER FAILOVER FORCE.
+    /// A failover without the master's help (CLUSTER FAILOVER FORCE).
     Force,
-    /// CLUSTER FAILOVER TAKEOVER.
+    /// A failover without votes (CLUSTER FAILOVER TAKEOVER).
     Takeover,
     /// A slot with data migrates to another master.
     MoveSlot,
     /// CONFIG SET of a parameter that triggers work, such as the backlog size or the number of
     /// threads.
     Configure,
-    /// The machine itself stalled processes. Observed, never injected.
+    /// A stall of the machine that stopped processes. It is observed and never injected.
     #[value(skip)]
     Stall,
 }
@@ -78,7 +78,7 @@ impl FaultKind {
         }
     }
 
-    /// Returns the default faults of this mode.
+    /// Returns the faults that a run in this mode draws from by default.
     #[must_use]
     pub fn default_faults(mode: Mode) -> Vec<Self> {
         Self::value_variants().iter().copied().filter(|fault| fault.occurs_in(mode)).collect()

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// The result of an operation as far as its client knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum OpOutcome {
-    /// The server confirmed the operation.
+    /// The server confirmed the operation, so its effect must last.
     Acknowledged,
     /// The operation certainly did not take effect.
     Failed,
@@ -19,29 +19,29 @@ pub enum OpOutcome {
 /// An operation of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Operation {
-    /// The workload's name.
+    /// The name of the workload that performed the operation.
     pub workload: &'static str,
-    /// The client's number.
+    /// The number of the client that performed the operation.
     pub client: usize,
-    /// The key operated on.
+    /// The key that was read or written.
     pub key: String,
     /// The operation's kind in the workload's terms, such as `add` or `pop`.
     pub verb: &'static str,
-    /// The written value, unique in the run.
+    /// The written value, unique in the run; `None` for a read.
     pub written: Option<u64>,
-    /// The value that was read.
+    /// The value that was read, or `None` if there was none.
     pub read: Option<u64>,
-    /// Start time since the beginning of the run.
+    /// When the operation began, since the beginning of the run.
     pub invoked: Duration,
-    /// Completion time since the beginning of the run.
+    /// When the operation ended, since the beginning of the run.
     pub completed: Duration,
-    /// The node that replied, or the last one contacted.
+    /// The index of the node that replied, or of the last one contacted.
     pub node: usize,
-    /// Whether the operation took effect.
+    /// Whether the operation took effect, as far as the client knows.
     pub outcome: OpOutcome,
-    /// Whether WAIT confirmed that a replica has the write.
+    /// Whether WAIT confirmed that a replica has the write; false if WAIT was not sent.
     pub confirmed: bool,
-    /// The server's or the system's error.
+    /// The error of the server or of the system; `None` if the operation succeeded.
     pub error: Option<String>,
 }
 
@@ -65,12 +65,12 @@ impl OpHistory {
         self.began.elapsed()
     }
 
-    /// Records an operation.
+    /// Appends an operation that has ended.
     pub fn record(&self, op: Operation) {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(op);
     }
 
-    /// Returns all recorded operations.
+    /// Returns all recorded operations, in order of completion.
     #[must_use]
     pub fn into_ops(self) -> Vec<Operation> {
         self.operations.into_inner().unwrap_or_else(PoisonError::into_inner)

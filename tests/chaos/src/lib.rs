@@ -1,10 +1,9 @@
 //! Tests real servers under random faults and checks that acknowledged writes survive.
 //!
-//! A run consists of rounds. Each round injects up to three overlapping faults of [`Fault`], ends
-//! them, and waits until all nodes agree again, while the clients of [`workload`] keep running.
-//! After the last round every key is read, and the checkers of [`check`] compare the [`OpHistory`] of
-//! the clients, the [`Timeline`] of faults and masters, and the final state. Each finding is either
-//! a loss that asynchronous replication explains, or a violation.
+//! A run consists of rounds. Each round injects up to three overlapping faults ([`FaultKind`]), ends them, and waits
+//! until all nodes agree again, while the clients of [`workload`] keep running. After the last round every key is read,
+//! and the checkers of [`check`] compare the [`OpHistory`] of the clients, the [`Timeline`] of faults and masters, and
+//! the final state. Each finding is either a loss that asynchronous replication explains, or a violation.
 #![forbid(unsafe_code)]
 
 pub mod check;

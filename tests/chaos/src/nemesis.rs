@@ -7,14 +7,14 @@ use harness::{Connection, LinkImpairment, Node, Reply, info_field, slot_of};
 use crate::timeline::InjectedFault;
 use crate::{Deployment, FaultKind, FaultRound, Mode, OpHistory, ScheduledFault, workload};
 
-/// Limit for slow operations of a server, such as a clean shutdown.
+/// Time limit for slow operations of a server, such as a clean shutdown.
 const SLOW_OPERATION_TIMEOUT: Duration = Duration::from_secs(20);
-/// The operator intervenes after this time.
+/// How long servers may take to recover before the operator repairs them.
 const OPERATOR_DELAY: Duration = Duration::from_secs(4);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const CLOCK_JUMP_SECONDS: [i64; 5] = [1, 5, 30, 600, 3600];
 
-/// Runs one round: each fault begins and ends on schedule, and all have ended on return.
+/// Runs one round. Each fault begins and ends on schedule, and all faults have ended when this returns.
 pub(crate) fn run_round(
     deployment: &mut Deployment,
     round: &FaultRound,
@@ -141,7 +141,7 @@ fn partition_network(deployment: &Deployment, scheduled: &ScheduledFault) -> Vec
             all
         }
         _ => {
-            // All hosts except the middle one drop packets to the other side.
+            // All hosts except the middle one drop packets from the other group.
             let side = |each: &usize| draw >> *each & 1 == 1;
             for from in all.iter().filter(|from| **from != node) {
                 let to: Vec<usize> =
@@ -203,7 +203,7 @@ fn migrate_random_slot(deployment: &Deployment, random: u64) {
     let masters: Vec<usize> =
         (0..deployment.nodes.len()).filter(|each| is_master(&deployment.nodes[*each])).collect();
     if let Some(target) = masters.get(random as usize / 7 % masters.len().max(1)) {
-        // An interrupted migration is left as it is; the servers must recover.
+        // If the migration is interrupted, it is left as it is, and the servers must recover.
         let _ = harness::move_slot(&deployment.nodes, slot, *target);
     }
 }
@@ -330,15 +330,13 @@ fn repair_slots(deployment: &Deployment) {
     }
 }
 
-/// Waits until all checks pass. Returns the time taken, and the failed check if `bound` was
-/// reached.
+/// Waits until all checks pass. Returns the time taken, and the check that still failed if `bound` was reached.
 pub(crate) fn wait_for_recovery(deployment: &mut Deployment, bound: Duration) -> (Duration, Option<String>) {
     let began = Instant::now();
     let mut fixed = false;
     loop {
         let Some(wrong) = find_failed_check(deployment) else { return (began.elapsed(), None) };
-        // Migrating slots are shown in brackets. A migration that does not finish by itself is left
-        // to the operator.
+        // Migrating slots are shown in brackets. If a migration does not finish by itself, the operator repairs it.
         if !fixed && wrong.contains("->-") | wrong.contains("-<-") && began.elapsed() > OPERATOR_DELAY {
             repair_slots(deployment);
             fixed = true;

@@ -19,7 +19,7 @@ pub(crate) struct Observations {
     pub(crate) violations: Vec<String>,
 }
 
-/// Polls until `stop`.
+/// Polls the servers until `stop` is set.
 pub(crate) fn observe(servers: &[Endpoint], history: &OpHistory, stop: &AtomicBool) -> Observations {
     let mut seen = Observations::default();
     let mut connections: HashMap<usize, Connection> = HashMap::new();
@@ -53,8 +53,7 @@ pub(crate) fn observe(servers: &[Endpoint], history: &OpHistory, stop: &AtomicBo
     seen
 }
 
-/// Returns a violation if two masters claim equal slots in one epoch: nodes could not resolve that
-/// conflict.
+/// Returns a violation if two masters claim equal slots in one epoch, because nodes could not resolve that conflict.
 fn find_conflicting_masters(claims: &[(usize, u64, Vec<String>)]) -> Option<String> {
     claims.iter().enumerate().find_map(|(at, (one, epoch, slots))| {
         let twin = claims[at + 1..]

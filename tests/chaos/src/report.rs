@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{ChaosOptions, OpOutcome, Operation, RunResult};
 
-/// The width of a chart column.
+/// The time span that a chart column covers.
 const COLUMN_WIDTH: Duration = Duration::from_millis(500);
 const TEMPLATE: &str = include_str!("report/report.html");
 
@@ -19,14 +19,14 @@ struct ChartColumn {
     done: usize,
     failed: usize,
     unknown: usize,
-    /// The highest latency in milliseconds.
+    /// The highest latency of an operation, in milliseconds.
     slowest: f64,
 }
 
 /// Renders the report of a run.
 ///
 /// # Errors
-/// If the template does not match the data.
+/// The template does not match the data.
 pub fn render_html(options: &ChaosOptions, result: &RunResult) -> Result<String> {
     let columns = chart_columns(&result.ops);
     let mut environment = Environment::new();

@@ -20,13 +20,13 @@ use crate::{
 };
 
 const CLIENT_COUNT: usize = 8;
-/// A client's pause between two steps, because everything shares a few cores.
+/// A client's pause between two steps, because clients and servers share a few cores.
 const STEP_PAUSE: Duration = Duration::from_millis(2);
-/// Limit for recovery after the last fault of a round.
+/// Time limit for the recovery after the last fault of a round.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(15);
 /// The pause between rounds, so that a loss is attributed to the right round.
 const ROUND_PAUSE: Duration = Duration::from_millis(500);
-/// A sentinel-monitored master measures replica lag in whole seconds.
+/// The time limits leave a margin, because a sentinel-monitored master measures replica lag in whole seconds.
 const TIMEOUTS: Timeouts = Timeouts {
     deposed_after: Duration::from_millis(3000),
     max_lag: Duration::from_millis(1500),
@@ -36,21 +36,21 @@ const TIMEOUTS: Timeouts = Timeouts {
 /// Options of a run.
 #[derive(Debug, Clone)]
 pub struct ChaosOptions {
-    /// The deployment's mode.
+    /// Whether to test a cluster or a sentinel group.
     pub mode: Mode,
-    /// The server program.
+    /// The program that the servers run.
     pub program: Program,
-    /// The program of one replica, if it differs.
+    /// The program of the last replica, if it differs from the others.
     pub other: Option<Program>,
-    /// The seed of the fault schedule.
+    /// The seed from which the fault schedule is drawn.
     pub seed: u64,
-    /// No further round begins after this time.
+    /// The time after which no further round begins.
     pub duration: Duration,
     /// The maximum number of rounds.
     pub rounds: usize,
-    /// The faults to draw from.
+    /// The faults that may be injected.
     pub faults: Vec<FaultKind>,
-    /// The folder for node logs if there are findings.
+    /// The folder to which node logs are copied if there are findings.
     pub log_folder: Option<PathBuf>,
 }
 
@@ -77,10 +77,10 @@ impl RunResult {
 /// Runs the test.
 ///
 /// # Errors
-/// If the servers do not start.
+/// The servers do not start.
 ///
 /// # Panics
-/// If a client thread panics.
+/// A client thread panics.
 pub fn run(options: &ChaosOptions) -> Result<RunResult> {
     let mut deployment =
         Deployment::start(options.mode, &options.program, options.other.as_ref(), &options.faults)?;
@@ -156,7 +156,7 @@ fn run_checks(
     }
 }
 
-/// Runs random steps of random workloads until `stop`.
+/// Runs random steps of random workloads until `stop` is set.
 fn run_client(mut client: ChaosClient<'_>, stop: &AtomicBool) {
     let workloads = workload::all_workloads();
     while !stop.load(Ordering::Relaxed) {
@@ -193,7 +193,7 @@ fn read_with_retries(workload: &dyn Workload, client: &mut ChaosClient<'_>, key:
             thread::sleep(Duration::from_millis(20));
         }
         match read {
-            // A missing key was never written.
+            // A missing key is one that no client has written.
             Err(crate::CallError::NotExecuted(reply)) if reply == "no entries" => Some(Vec::new()),
             other => other.ok(),
         }

@@ -1,4 +1,4 @@
-//! Draws faults and their times from a seed before the run, so that a seed replays it.
+//! Draws faults and their times from a seed before the run, so that the same seed gives the same faults.
 
 use std::time::Duration;
 
@@ -14,26 +14,26 @@ const MAX_FAULTS_PER_ROUND: usize = 3;
 /// A fault with its target node, start and duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduledFault {
-    /// The fault.
+    /// The fault to inject.
     pub fault: FaultKind,
-    /// The target node's number.
+    /// The index of the node that the fault affects.
     pub node: usize,
-    /// A random number for details chosen at injection time.
+    /// A random number from which details are derived when the fault is injected.
     pub random: u64,
-    /// Start time since the beginning of the round.
+    /// When the fault begins, since the beginning of the round.
     pub after: Duration,
-    /// The fault's duration.
+    /// How long the fault lasts.
     pub duration: Duration,
 }
 
 /// A set of overlapping faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultRound {
-    /// Ordered by start time.
+    /// The faults, ordered by start time.
     pub faults: Vec<ScheduledFault>,
 }
 
-/// An endless iterator over rounds.
+/// The endless sequence of rounds that a seed gives.
 #[derive(Debug)]
 pub struct FaultSchedule {
     rng: ChaCha8Rng,
@@ -47,7 +47,7 @@ impl FaultSchedule {
     /// Creates the schedule of a seed over `faults`.
     ///
     /// # Panics
-    /// If none of `faults` can occur in this mode.
+    /// None of `faults` can occur in this mode.
     #[must_use]
     pub fn new(seed: u64, mode: Mode, faults: &[FaultKind]) -> Self {
         let faults: Vec<FaultKind> = faults.iter().copied().filter(|fault| fault.occurs_in(mode)).collect();
@@ -78,8 +78,8 @@ impl FaultSchedule {
 impl Iterator for FaultSchedule {
     type Item = FaultRound;
 
-    /// A process has at most one fault at a time, and the network one partition. A shard whose data
-    /// is destroyed gets no other fault: with both copies gone, no server could keep the data.
+    /// Draws the next round. A process has at most one fault at a time, and the network at most one partition. A shard
+    /// whose data is destroyed gets no other fault: with both copies gone, no server could keep the data.
     fn next(&mut self) -> Option<FaultRound> {
         let count = self.rng.random_range(1..=MAX_FAULTS_PER_ROUND);
         let mut faults: Vec<ScheduledFault> = Vec::new();

@@ -1,6 +1,5 @@
-//! Detects stalls of the test machine. A core that does not schedule a process stops servers,
-//! replicas and sentinels like a freeze that the test did not inject; on shared machines this
-//! happens at any time.
+//! Detects stalls of the test machine. If the kernel does not run a process for a while, servers, replicas and
+//! sentinels freeze although the test injected no fault. On shared machines this can happen at any time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,14 +10,14 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::{FaultKind, InjectedFault, OpHistory};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Stalls of this length can affect sentinels, which probe several times per half second.
+/// The shortest stall to record. Shorter stalls do not affect sentinels, which probe several times per half second.
 const MIN_STALL: Duration = Duration::from_millis(100);
-/// Stalls closer together than this are merged.
+/// Stalls closer together than this are merged into one.
 const MERGE_GAP: Duration = Duration::from_millis(500);
 
 type TimeSpan = (Duration, Duration);
 
-/// Runs until `stop` and returns the stalls of all cores as faults of all nodes.
+/// Watches all cores until `stop` is set and returns their stalls as faults of all nodes.
 pub(crate) fn watch_cores(nodes: usize, history: &OpHistory, stop: &AtomicBool) -> Vec<InjectedFault> {
     let waits = thread::scope(|scope| {
         let cores: Vec<_> = allowed_cores()
@@ -28,8 +27,7 @@ pub(crate) fn watch_cores(nodes: usize, history: &OpHistory, stop: &AtomicBool) 
         cores.into_iter().flat_map(|core| core.join().expect("a thread that only sleeps")).collect()
     });
     let nodes: Vec<usize> = (0..nodes).collect();
-    // It is unknown which process was affected, so the fault covers all nodes for its whole
-    // duration.
+    // It is unknown which process the stall affected, so the fault covers all nodes for its whole duration.
     let injected = |(begin, end)| InjectedFault {
         fault: FaultKind::Stall,
         nodes: nodes.clone(),
@@ -49,7 +47,7 @@ fn allowed_cores() -> Vec<usize> {
 fn watch_core(core: usize, history: &OpHistory, stop: &AtomicBool) -> Vec<TimeSpan> {
     let mut only = CpuSet::new();
     only.set(core);
-    // Without pinning the watcher sees fewer stalls, which is still useful.
+    // If the watcher cannot be bound to one core, it sees fewer stalls, which is still useful.
     let _ = sched_setaffinity(None, &only);
     let mut waits = Vec::new();
     let mut last = history.now();

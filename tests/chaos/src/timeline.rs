@@ -12,45 +12,45 @@ const CLOCK_DELAY: Duration = Duration::from_millis(1500);
 /// A fault that was injected, with the times at which it could take effect.
 #[derive(Debug, Clone, Serialize)]
 pub struct InjectedFault {
-    /// The fault.
+    /// The kind of fault.
     pub fault: FaultKind,
-    /// The affected nodes.
+    /// The indexes of the affected nodes.
     pub nodes: Vec<usize>,
-    /// Start time since the beginning of the run.
+    /// When the injection began, since the beginning of the run.
     pub begin: Duration,
     /// When the fault was fully active: the commands that partition a network can take seconds on a
     /// loaded machine.
     pub in_effect: Duration,
-    /// End time since the beginning of the run.
+    /// When the fault ended, since the beginning of the run.
     pub end: Duration,
 }
 
 /// A period during which a node was observed as master.
 #[derive(Debug, Clone, Serialize)]
 pub struct MasterPeriod {
-    /// The node's number.
+    /// The index of the node.
     pub node: usize,
-    /// The first observation as master.
+    /// When the node was first observed as master.
     pub since: Duration,
-    /// The last observation as master.
+    /// When the node was last observed as master.
     pub until: Duration,
 }
 
-/// A recovery after a round.
+/// The recovery of the servers after a round.
 #[derive(Debug, Clone, Serialize)]
 pub struct Recovery {
-    /// The end of the round's last fault.
+    /// When the last fault of the round ended, since the beginning of the run.
     pub began: Duration,
-    /// The time until all nodes agreed.
+    /// How long it took until all nodes agreed.
     pub took: Duration,
-    /// The check that still failed at the time limit.
+    /// The check that still failed at the time limit; `None` after a complete recovery.
     pub wrong: Option<String>,
 }
 
 /// Time limits for explaining a loss.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// After this time a master without contact to other nodes must reject writes.
+    /// The time after which a master without contact to other nodes must reject writes.
     pub deposed_after: Duration,
     /// The maximum replica lag without faults.
     pub max_lag: Duration,
@@ -61,13 +61,13 @@ pub struct Timeouts {
 /// Everything that happened to the servers during a run.
 #[derive(Debug, Default, Serialize)]
 pub struct Timeline {
-    /// Faults ordered by their end.
+    /// The faults, ordered by their end.
     pub faults: Vec<InjectedFault>,
-    /// Observed masters with their periods.
+    /// The observed masters with their periods.
     pub master_periods: Vec<MasterPeriod>,
-    /// One entry per round.
+    /// The recoveries, one per round.
     pub recoveries: Vec<Recovery>,
-    /// Forbidden states seen by the observer.
+    /// The forbidden states that the observer has seen.
     pub violations: Vec<String>,
     /// The number of shards. Node `n` begins in shard `n % shards`.
     pub shards: usize,
@@ -87,9 +87,9 @@ impl Timeline {
         stalls.map(|stall| stall.end - stall.begin).sum()
     }
 
-    /// Returns whether asynchronous replication explains the loss of acknowledged write `op`: its
-    /// node was disturbed, the write happened before the node could notice that it was deposed, and
-    /// another node was promoted or its data was destroyed.
+    /// Returns whether asynchronous replication explains the loss of acknowledged write `op`. It does if the node was
+    /// disturbed, the write happened before the node could notice that it was deposed, and another node was promoted or
+    /// the node's data was destroyed.
     #[must_use]
     pub fn explains(&self, op: &Operation, timeouts: Timeouts) -> bool {
         self.faults.iter().any(|fault| self.fault_explains(op, fault, timeouts))
@@ -107,7 +107,7 @@ impl Timeline {
             FaultKind::Halves | FaultKind::Bridge if self.shards == 1 => {
                 fault.end + timeouts.deposed_after + timeouts.tolerance
             }
-            // A lossy or slow link can be as good as cut at any moment.
+            // A lossy or slow link can behave like a broken one at any moment.
             bad if bad.degrades_link() => fault.end + timeouts.deposed_after + timeouts.tolerance,
             _ => fault.in_effect + timeouts.deposed_after + timeouts.tolerance,
         };
@@ -131,7 +131,7 @@ impl Timeline {
     /// sync. Earlier faults may have delayed them.
     fn last_in_sync(&self, node: usize, fault: &InjectedFault, timeouts: Timeouts) -> Duration {
         let mut first = fault.begin;
-        // Chained disturbances extend each other.
+        // A disturbance during another one extends it.
         for other in self.faults.iter().rev() {
             let disturbs = other.nodes.iter().any(|each| self.same_shard(*each, node));
             let overlaps = other.begin <= first && other.end + timeouts.deposed_after * 2 >= first;
@@ -165,8 +165,8 @@ impl Timeline {
             .any(|reign| reign.node != node && self.same_shard(reign.node, node) && reign.until > after)
     }
 
-    /// Returns the periods in which keys of this node's shard may change without a client.
-    /// Linearizability is not checked across them.
+    /// Returns the periods in which keys of this node's shard may change without a client. Linearizability is not
+    /// checked across these periods.
     #[must_use]
     pub fn disturbed_periods(&self, node: usize, timeouts: Timeouts) -> Vec<(Duration, Duration)> {
         let mut spans: Vec<(Duration, Duration)> = self

@@ -1,4 +1,4 @@
-//! Client workloads: small programs over a few keys each, with a known correct result.
+//! Client workloads: small programs that use a few keys each and have a known correct result.
 
 mod blocking;
 mod confirmed;
@@ -20,27 +20,27 @@ use crate::{CallError, ChaosClient, OpOutcome, Operation};
 
 pub(crate) use transaction::TORN_PAIR;
 
-/// Keys per workload; enough that every shard has some.
+/// The number of keys per workload, which is enough that every shard has some.
 const KEYS_PER_WORKLOAD: usize = 6;
 
-/// Final data: the elements of each key in order, or the single value of a number.
+/// The final data of each key: its elements in order, or the single value of a number.
 pub type FinalData = BTreeMap<String, Vec<u64>>;
 
 /// A client workload.
 pub trait Workload: Send + Sync {
-    /// The workload's name, which is its key prefix.
+    /// Returns the workload's name, which is the prefix of its keys.
     fn name(&self) -> &'static str;
 
-    /// Runs one random operation.
+    /// Runs one random operation and records it.
     fn step(&self, client: &mut ChaosClient<'_>);
 
     /// Reads one key after the run.
     ///
     /// # Errors
-    /// If the key cannot be read.
+    /// The key cannot be read.
     fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError>;
 
-    /// Returns the keys in use.
+    /// Returns the keys that the workload uses.
     fn keys(&self) -> Vec<String> {
         (0..KEYS_PER_WORKLOAD).map(|number| format!("{}:{number}", self.name())).collect()
     }
@@ -75,7 +75,7 @@ fn random_key(workload: &dyn Workload, client: &mut ChaosClient<'_>) -> String {
     keys[chosen].clone()
 }
 
-/// Creates the record of an operation before it starts.
+/// Creates the record of an operation that is about to start.
 fn new_op(workload: &'static str, key: &str, verb: &'static str, written: Option<u64>) -> Operation {
     Operation {
         workload,

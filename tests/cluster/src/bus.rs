@@ -1,4 +1,4 @@
-//! The cluster bus: announcements, counters, hostile peers.
+//! Tests of the cluster bus: announcements, counters and hostile peers.
 
 mod announcements;
 mod bus_counters;

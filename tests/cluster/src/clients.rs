@@ -1,4 +1,4 @@
-//! Clients of a cluster: the `redis` crate, redis-cli, blocking commands.
+//! Tests with clients of a cluster: the `redis` crate, redis-cli and blocking commands.
 
 mod blocking_clients;
 mod redis_cli;

@@ -1,4 +1,4 @@
-//! CLUSTER subcommands and cluster parameters.
+//! Tests of CLUSTER subcommands and cluster parameters.
 
 mod cluster_command;
 mod parameters;

@@ -1,4 +1,4 @@
-//! Failovers, masters that return empty, and the flight recorder.
+//! Tests of failovers, masters that return empty, and the recorded failover history.
 
 mod empty_master;
 mod failovers;

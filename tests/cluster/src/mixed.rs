@@ -1,4 +1,4 @@
-//! Clusters of Redoubt with Redis and Valkey nodes.
+//! Tests of clusters in which Redoubt nodes run together with Redis or Valkey nodes.
 
 mod slot_moves;
 mod with_redis;

@@ -1,4 +1,4 @@
-//! Slots: redirections, manual moves and migrations.
+//! Tests of slots: redirections, manual moves and atomic migrations.
 
 mod manual_moves;
 mod migration_clients;

@@ -22,7 +22,7 @@ use harness::{Node, Reply};
 /// Commands that no caller runs here, with the place where they are tested or the reason why not. A container command
 /// includes all its subcommands.
 const TESTED_ELSEWHERE: &[(&str, &str)] = include!("elsewhere.in");
-/// Reasons why a command does not run with a caller. Columns: the caller or `Any`, the command, the reason.
+/// Reasons why a caller does not run a command. The columns are the caller or `Any`, the command, and the reason.
 const EXEMPTIONS: &str = include_str!("callers.tsv");
 
 /// A way in which a command gets executed.
@@ -55,7 +55,7 @@ impl CommandCaller {
         }
     }
 
-    /// The reason why this one caller does not run a command.
+    /// The reason why this caller does not run a command, if it is exempt.
     fn exemption_reason(self, command: &str) -> Option<&'static str> {
         let caller = format!("{self:?}");
         let exempt = EXEMPTIONS.lines().filter(|line| !line.starts_with('#')).map(|line| {
@@ -68,13 +68,13 @@ impl CommandCaller {
     }
 }
 
-/// The reason why the tables do not have this command or all of its options, if it is tested elsewhere.
+/// The reason why the tables lack this command or some of its options; `None` if the tables must have all of it.
 #[must_use]
 pub fn tested_elsewhere_reason(command: &str) -> Option<&'static str> {
     TESTED_ELSEWHERE.iter().find(|(listed, _)| covers_command(listed, command)).map(|(_, reason)| *reason)
 }
 
-/// Whether a listed name is this command or its container.
+/// Whether a listed name is this command or the command that contains it.
 fn covers_command(listed: &str, command: &str) -> bool {
     command.strip_prefix(listed).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
@@ -84,7 +84,7 @@ fn covers_command(listed: &str, command: &str) -> bool {
 pub struct CommandFlags(BTreeMap<String, BTreeSet<String>>);
 
 impl CommandFlags {
-    /// Reads the flags from COMMAND.
+    /// Reads the flags of all commands with COMMAND.
     #[must_use]
     pub fn from_node(node: &Node) -> Self {
         let mut table = Self(BTreeMap::new());
@@ -127,13 +127,13 @@ pub struct ExecutedCommands {
 }
 
 impl ExecutedCommands {
-    /// No executed commands yet, with the command table of this server.
+    /// Creates an empty record with the command table of this server.
     #[must_use]
     pub fn for_server(node: &Node) -> Self {
         Self { table: CommandFlags::from_node(node), names: BTreeSet::new() }
     }
 
-    /// Without a command table, for tests.
+    /// Creates an empty record without a command table, for tests.
     #[cfg(test)]
     pub(crate) fn without_table() -> Self {
         Self { table: CommandFlags(BTreeMap::new()), names: BTreeSet::new() }
@@ -149,7 +149,7 @@ impl ExecutedCommands {
         self.names.extend(other.names);
     }
 
-    /// One line per command that the caller can execute and did not, and per exemption that is not needed.
+    /// One line for each command that the caller can execute and did not, and for each exemption that is not needed.
     #[must_use]
     pub fn missing_commands(&self, caller: CommandCaller) -> Vec<String> {
         let of = |(name, flags): (&String, &BTreeSet<String>)| {

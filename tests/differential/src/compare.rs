@@ -10,26 +10,26 @@ use crate::waivers::is_waived;
 /// How strictly the replies to a command can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ComparisonMode {
-    /// Byte by byte.
+    /// The replies must be equal byte by byte.
     Exact,
-    /// The same elements in any order.
+    /// The replies have the same elements in any order.
     Unordered,
-    /// The same pairs in any order: a map, or a flat list of names and values.
+    /// The replies have the same pairs in any order, as a map or as a flat list of names and values.
     Pairs,
-    /// A cursor, then elements in any order.
+    /// The replies are a cursor and elements in any order.
     Scan,
-    /// A cursor, then pairs in any order.
+    /// The replies are a cursor and pairs in any order.
     ScanPairs,
-    /// The same number of elements.
+    /// The replies have the same number of elements.
     SameLength,
-    /// Positive numbers may differ by this much: time passed between the two servers.
+    /// Positive numbers may differ by this much, because time passed between the two servers.
     WithinTolerance(i64),
     /// Scores may have another text for the same value, as in Redis before and after 7.2.
     Scores,
-    /// Equal except for the lag of consumer groups, which Valkey computes differently, and stream fields that only
-    /// Redis has for idempotent producers.
+    /// The replies are equal except for the lag of consumer groups, which Valkey computes differently, and stream
+    /// fields that only Redis has for idempotent producers.
     Streams,
-    /// The same type of reply; errors byte by byte.
+    /// The replies have the same type; errors must be equal byte by byte.
     SameType,
 }
 
@@ -59,8 +59,8 @@ fn are_equal_in_order(command: &Command, ours: &Reply, theirs: &Reply) -> bool {
         }
 }
 
-/// Compares the replies of a sequence in order. Replies of EXEC are compared by the queued commands. Records the
-/// executed commands.
+/// Compares the replies of a sequence in order, and records the executed commands. Replies of EXEC are compared by the
+/// queued commands.
 #[derive(Debug)]
 pub(crate) struct CommandQueue<'a> {
     commands: Vec<Command>,
@@ -94,7 +94,7 @@ impl<'a> CommandQueue<'a> {
         are_equivalent(command, ours, theirs)
     }
 
-    /// Records a command without error, and the command that a script of [`called`] executed.
+    /// Records a command that succeeded, and the command that it called if it was a script of [`called_command`].
     fn record_executed(&mut self, caller: CommandCaller, command: &Command, ours: &Reply) {
         if matches!(ours, Reply::Error(_)) {
             return;
@@ -113,13 +113,13 @@ fn comparison_mode(command: &Command) -> ComparisonMode {
     };
     let compares_times = (3..command.len()).any(|index| ["GT", "LT"].contains(&upper(index).as_str()));
     match (upper(0).as_str(), upper(1).as_str()) {
-        // The same command may have set a time relative to now; PTTL compares the result.
+        // An earlier command may have set a time relative to now; PTTL compares the result.
         ("EXPIRE" | "PEXPIRE", _) if compares_times => ComparisonMode::SameType,
         ("HEXPIRE" | "HPEXPIRE", _) if compares_times => ComparisonMode::SameLength,
         ("KEYS" | "HKEYS" | "HVALS", _) => ComparisonMode::Unordered,
         ("SMEMBERS" | "SINTER" | "SUNION" | "SDIFF" | "SPOP", _) => ComparisonMode::Unordered,
         ("HGETALL", _) => ComparisonMode::Pairs,
-        // A script returns a map as a flat list.
+        // A script returns a map as a flat list, because Lua tables have no order.
         ("EVAL" | "EVAL_RO", script) if script.contains("HGETALL") => ComparisonMode::Pairs,
         ("HSCAN" | "ZSCAN", _) if !(3..command.len()).any(|index| upper(index).starts_with("NO")) => {
             ComparisonMode::ScanPairs
@@ -134,8 +134,8 @@ fn comparison_mode(command: &Command) -> ComparisonMode {
         ("SCAN" | "SSCAN" | "HSCAN", _) => ComparisonMode::Scan,
         ("TTL" | "EXPIRETIME" | "HTTL" | "HEXPIRETIME", _) => ComparisonMode::WithinTolerance(60),
         ("PTTL" | "PEXPIRETIME" | "HPTTL" | "HPEXPIRETIME", _) => ComparisonMode::WithinTolerance(60_000),
-        // Random choices, clocks, implementation statistics, and texts that change with every version. DBSIZE may
-        // include expired keys.
+        // These replies depend on random choices, clocks, implementation statistics or the version. DBSIZE may include
+        // expired keys.
         ("DBSIZE" | "RANDOMKEY" | "TIME" | "LASTSAVE" | "LOLWUT" | "DUMP" | "ROLE" | "HELLO" | "INFO", _)
         | ("OBJECT", "IDLETIME" | "REFCOUNT")
         | ("CLIENT", "ID" | "INFO" | "LIST")
@@ -202,7 +202,7 @@ fn are_equal_streams(ours: &Reply, theirs: &Reply) -> bool {
     alike || !tells(ours) && without_fields(ours, &left_out) == without_fields(theirs, &left_out)
 }
 
-/// A copy without the named fields, in nested maps and in flat lists of names and values.
+/// Returns a copy without the named fields, in nested maps and in flat lists of names and values.
 pub(crate) fn without_fields(value: &Reply, names: &[&str]) -> Reply {
     let is_left_out = |value: &Reply| matches!(value, Reply::Bulk(name) if names.iter().any(|other| name == other.as_bytes()));
     match value {
@@ -241,7 +241,7 @@ fn have_same_length(ours: &Reply, theirs: &Reply) -> bool {
     }
 }
 
-/// A copy with sorted pairs.
+/// Returns a copy in which the pairs are sorted.
 fn sort_pairs(value: &Reply) -> Reply {
     match value {
         Reply::Array(items) if items.len().is_multiple_of(2) => {
@@ -253,7 +253,7 @@ fn sort_pairs(value: &Reply) -> Reply {
     }
 }
 
-/// A copy with sorted elements (a flat list of CONFIG GET is sorted by pairs).
+/// Returns a copy in which the elements are sorted; a flat list of CONFIG GET is sorted by pairs.
 fn sort_elements(value: &Reply) -> Reply {
     let mut value = value.clone();
     match &mut value {
@@ -264,7 +264,8 @@ fn sort_elements(value: &Reply) -> Reply {
     value
 }
 
-/// A copy with sorted maps and sets, at every depth: scripts receive them as Lua tables, which have no order.
+/// Returns a copy in which maps and sets are sorted at every depth, because scripts receive them as Lua tables, which
+/// have no order.
 fn sort_unordered(value: &Reply) -> Reply {
     match value {
         Reply::Array(items) => Reply::Array(items.iter().map(sort_unordered).collect()),

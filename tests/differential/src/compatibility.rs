@@ -14,14 +14,14 @@ pub const REDOUBT_ONLY: &[(&str, &str)] =
 /// The file name of the page of differences.
 const DIFFERENCES_PAGE: &str = "differences.md";
 
-/// The commands of the three servers.
+/// The commands that each of the three servers documents.
 #[derive(Debug, Clone)]
 pub struct ServerCommands {
     /// All commands of the server under test.
     pub redoubt_commands: Vec<CommandDocument>,
-    /// Valkey 9.1.
+    /// All commands of Valkey 9.1.
     pub valkey_commands: Vec<CommandDocument>,
-    /// Redis 8.6.
+    /// All commands of Redis 8.6.
     pub redis8_commands: Vec<CommandDocument>,
 }
 
@@ -31,7 +31,7 @@ pub fn is_missing(command: &str) -> bool {
     tested_elsewhere_reason(command) == Some(NOT_SUPPORTED_REASON)
 }
 
-/// Commands listed as missing that exist, and commands that are missing but not listed.
+/// Reports commands that are listed as missing but exist, and commands that are missing but not listed.
 #[must_use]
 pub fn find_wrong_missing_entries(commands: &ServerCommands) -> Vec<String> {
     let ours = command_names(&commands.redoubt_commands);
@@ -45,7 +45,7 @@ fn command_names(documents: &[CommandDocument]) -> BTreeSet<&str> {
     documents.iter().map(|document| document.name.as_str()).collect()
 }
 
-/// The text of docs/compatibility.md.
+/// Generates the text of docs/compatibility.md.
 #[must_use]
 pub fn compatibility_page(commands: &ServerCommands) -> String {
     let mut page = "# Supported commands\n\n\

@@ -11,7 +11,7 @@ use crate::{Command, are_equivalent};
 
 /// The time limit for a digest of the largest dataset.
 const DIGEST_TIMEOUT: Duration = Duration::from_secs(600);
-/// The default number of databases.
+/// The default number of databases of a server.
 const DATABASE_COUNT: usize = 16;
 
 pub(crate) struct ServerData {
@@ -21,12 +21,12 @@ pub(crate) struct ServerData {
 impl ServerData {
     pub(crate) fn connect(node: &Node) -> Self {
         let mut connection = node.connect();
-        // There may be a hundred million bytes to digest.
+        // The digest may have to read a hundred million bytes.
         connection.set_timeout(DIGEST_TIMEOUT);
         Self { connection }
     }
 
-    /// A query to which the two servers reply differently, and their replies.
+    /// Returns a query to which the two servers reply differently, with their replies.
     pub(crate) fn find_difference(&mut self, theirs: &mut Self) -> Option<(Command, Reply, Reply)> {
         if self.read_digest() == theirs.read_digest() {
             return None;
@@ -34,7 +34,7 @@ impl ServerData {
         (0..DATABASE_COUNT).find_map(|database| self.find_difference_in(database, theirs))
     }
 
-    /// Scans all keys first, which makes both servers delete expired ones.
+    /// Reads the digest after a scan of all keys, which makes the server delete expired keys.
     fn read_digest(&mut self) -> Reply {
         let mut lines: Vec<String> = (0..DATABASE_COUNT)
             // KEYS skips expired keys without deleting them.

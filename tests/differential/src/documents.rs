@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 
 use harness::Reply;
 
-/// A command, or a subcommand with its container's name and a space.
+/// The documentation of a command, or of a subcommand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandDocument {
-    /// In upper case.
+    /// The name in upper case; a subcommand's name follows its container's name and a space.
     pub name: String,
     /// The command group, such as `sorted-set`.
     pub group: String,
     /// The first server version that has the command.
     pub since: String,
-    /// The tokens that its arguments may contain, in upper case.
+    /// The tokens that the command's arguments may contain, in upper case.
     pub tokens: BTreeSet<String>,
 }
 
-/// Every command and subcommand in a reply to COMMAND DOCS, except containers.
+/// Returns every command and subcommand in a reply to COMMAND DOCS, except containers.
 #[must_use]
 pub fn read_documents(reply: &Reply) -> Vec<CommandDocument> {
     let mut documents = Vec::new();

@@ -31,7 +31,7 @@ pub enum ExecutionMode {
 }
 
 impl ExecutionMode {
-    /// The caller that executes the commands.
+    /// The caller under which the executed commands are recorded.
     #[must_use]
     pub fn caller(self) -> CommandCaller {
         match self {
@@ -58,8 +58,8 @@ impl ExecutionMode {
     }
 }
 
-/// Whether this server intentionally executes a command after the other commands of its transaction; such a command
-/// gets a transaction of its own here.
+/// Whether Redoubt intentionally executes a command after the other commands of its transaction. Such a command is sent
+/// in a separate transaction.
 fn needs_own_transaction(command: &Command) -> bool {
     ["CONFIG", "MIGRATE"]
         .iter()

@@ -22,7 +22,8 @@ const NESTED_COMMANDS: &[&[&str]] = &[
     &["MIGRATE", "h", "1", "k", "0", "10", "KEYS", "a", "b"],
     &["LCS", "a", "b"],
 ];
-/// Replacement arguments. Small positive numbers are left out: as a TTL they would expire during the test.
+/// Words that replace valid arguments. Small positive numbers are left out, because as a TTL they would expire during
+/// the test.
 const INVALID_ARGUMENTS: &[&str] = &[
     "",
     "nonsense",
@@ -62,19 +63,19 @@ pub struct Generator<'a> {
 }
 
 impl<'a> Generator<'a> {
-    /// Equal seeds generate equal commands.
+    /// Creates a generator; equal seeds generate equal commands.
     #[must_use]
     pub fn new(grammar: &'a Grammar, payloads: &'a [Vec<u8>], seed: u64) -> Self {
         Self { grammar, payloads, random: ChaCha8Rng::seed_from_u64(seed), tag: None }
     }
 
-    /// Uses only keys of one slot, for kinds that have keys with a hash tag.
+    /// Restricts the generator to keys of one slot, for kinds that have keys with a hash tag.
     #[must_use]
     pub fn with_keys_of_one_slot(self) -> Self {
         Self { tag: Some("{t}"), ..self }
     }
 
-    /// Generates `length` commands, followed by those that inspect the resulting data.
+    /// Generates `length` commands, followed by commands that inspect the resulting data.
     #[must_use]
     pub fn generate_sequence(&mut self, length: usize) -> Vec<Command> {
         let mut commands: Vec<Command> = (0..length).map(|_| self.generate_command()).collect();
@@ -91,7 +92,7 @@ impl<'a> Generator<'a> {
         commands
     }
 
-    /// A valid command, sometimes with a mutated argument.
+    /// Generates a valid command, sometimes with a mutated argument.
     #[must_use]
     pub fn generate_command(&mut self) -> Command {
         let form = self.random_form();
@@ -101,7 +102,7 @@ impl<'a> Generator<'a> {
         command
     }
 
-    /// A command whose words were then moved, repeated, replaced and dropped at random: options come several times and
+    /// Generates a command with words moved, repeated, replaced and dropped at random: options come several times and
     /// in any order, option words stand where names and numbers belong, and numbers are wrong.
     #[must_use]
     pub fn generate_scrambled(&mut self) -> Command {
@@ -114,7 +115,7 @@ impl<'a> Generator<'a> {
         command
     }
 
-    /// Changes one position of a command after its name.
+    /// Changes one random argument of a command.
     fn scramble_argument(&mut self, form: &'a CommandForm, command: &mut Command) {
         if command.len() < 2 {
             return;
@@ -141,14 +142,14 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// An option word of this form, or of any other.
+    /// Returns an option word of this form or of any other form.
     fn random_option(&mut self, form: &'a CommandForm) -> Vec<u8> {
         let any = self.grammar.forms.choose(&mut self.random).map_or(form, |form| form);
         let mut words = Vec::new();
         for form in [form, form, any] {
             collect_literals(&form.parts, &mut words);
         }
-        // Some forms have a placeholder even for the command name.
+        // A form may have placeholders only, even for the command name, and then there is no literal word.
         let word = words.choose(&mut self.random).copied().unwrap_or("nonsense");
         self.random_case(word)
     }
@@ -234,7 +235,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// A payload, sometimes with a changed byte, which the checksum must detect.
+    /// Returns a payload, sometimes with a changed byte that RESTORE must detect by the checksum.
     fn random_payload(&mut self) -> Vec<u8> {
         let mut payload = self.payloads.choose(&mut self.random).cloned().unwrap_or_default();
         if !payload.is_empty() && self.random.random_ratio(1, 6) {

@@ -9,15 +9,15 @@ use crate::{Command, ReferenceServer};
 /// A part of a command form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SyntaxPart {
-    /// A literal word.
+    /// A literal word, such as the command's name.
     Word(&'static str),
-    /// An argument of a named kind.
+    /// An argument of a kind whose words are listed in the tables or generated.
     ArgumentKind(&'static str),
-    /// Present or absent.
+    /// Parts that may be absent.
     Optional(Vec<SyntaxPart>),
     /// One of the alternatives.
     Choice(Vec<Vec<SyntaxPart>>),
-    /// One to three repetitions.
+    /// Parts that are repeated one to three times.
     Repeated(Vec<SyntaxPart>),
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct CommandForm {
     pub(crate) parts: Vec<SyntaxPart>,
 }
 
-/// A table for each group of commands.
+/// The tables, one for each group of commands.
 const TABLES: &[&str] = &[
     include_str!("commands/bitmap.txt"),
     include_str!("commands/acl.txt"),
@@ -63,13 +63,13 @@ type WordLists = BTreeMap<&'static str, Vec<Vec<u8>>>;
 #[derive(Debug, Clone)]
 pub struct Grammar {
     pub(crate) forms: Vec<CommandForm>,
-    /// Commands that inspect the data after a sequence, once per word of the argument kind they contain.
+    /// Commands that inspect the data after a sequence, each repeated for every word of its argument kind.
     pub(crate) inspections: Vec<Vec<SyntaxPart>>,
     pub(crate) words: WordLists,
 }
 
 impl Grammar {
-    /// The tables whose replies are compared with those of `peer`.
+    /// Reads the tables whose replies are compared with those of `peer`.
     ///
     /// A line that begins with `=` lists words of an argument kind, one with `?` is an inspection command, and every
     /// other line is a weight and a form; `commands/README.md` describes the format.
@@ -78,7 +78,7 @@ impl Grammar {
         Self::read_tables(|table| ReferenceServer::from_table(table) == peer)
     }
 
-    /// The tables for all peers.
+    /// Reads the tables for all peers.
     #[must_use]
     pub fn all_tables() -> Self {
         Self::read_tables(|_| true)
@@ -115,7 +115,7 @@ impl Grammar {
         found
     }
 
-    /// Whether the first parts of a form can be these names.
+    /// Whether the first parts of a form can produce these names.
     fn can_be_named(&self, parts: &[SyntaxPart], names: &[&str]) -> bool {
         let [name, others @ ..] = names else { return true };
         let [part, behind @ ..] = parts else { return false };
@@ -152,7 +152,7 @@ impl Grammar {
         }
     }
 
-    /// The inspection command for each word of its argument kind.
+    /// Returns the inspection command for each word of its argument kind.
     pub(crate) fn expand_inspection(&self, inspection: &[SyntaxPart]) -> Vec<Command> {
         let kind = inspection
             .iter()
@@ -166,7 +166,8 @@ impl Grammar {
     }
 }
 
-/// Words separated by spaces, quoted if they contain spaces or escapes (`\\`, `\r`, `\n`, `\xff`).
+/// Splits a line into words at spaces. Words are quoted if they contain spaces or escapes (`\\`, `\r`, `
+/// `, `\xff`).
 fn read_words(listed: &str) -> Vec<Vec<u8>> {
     let mut words = Vec::new();
     let mut rest = listed.trim();

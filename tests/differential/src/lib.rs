@@ -36,10 +36,10 @@ pub use peer::ReferenceServer;
 pub use replicated_pair::ReplicatedPair;
 pub use waivers::{differences_page, is_waived};
 
-/// A command: its name and arguments.
+/// A command as its name and arguments.
 pub type Command = Vec<Vec<u8>>;
 
-/// A number from the environment variable `name`, which selects more or other seeds.
+/// Reads a number from the environment variable `name`; tests use it to select more or other seeds.
 #[must_use]
 pub fn env_number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)

@@ -12,38 +12,38 @@ use crate::data::ServerData;
 use crate::execution_mode::called_command;
 use crate::{Command, Protocol, format_command};
 
-/// The slow log stays empty, however slow the machine is. The backlog size is Valkey's default, ten times that of Redis
-/// 7.0.
+/// The options keep the slow log empty, however slow the machine is. The backlog size is Valkey's default, ten times
+/// that of Redis 7.0.
 const SERVER_OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes --repl-backlog-size 1mb \
                        --slowlog-log-slower-than -1";
 
-/// The number of pipelined commands: small enough that neither side blocks on a full socket buffer.
+/// The number of pipelined commands, small enough that neither side blocks on a full socket buffer.
 const PIPELINE_SIZE: usize = 50;
-/// The maximum length of a reply in a report.
+/// The maximum number of bytes of a reply that a report shows.
 const MAX_SHOWN_BYTES: usize = 400;
 
-/// The first reply of a sequence that differs.
+/// A reply that differs between the two servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplyDifference {
-    /// The commands up to the one whose reply differs.
+    /// The commands of the sequence up to the one whose reply differs.
     pub commands: Vec<Command>,
     /// The reply of the server under test; `None` if it closed the connection.
     pub ours: Option<Reply>,
-    /// The reply of the reference server.
+    /// The reply of the reference server; `None` if it closed the connection.
     pub theirs: Option<Reply>,
 }
 
 impl ReplyDifference {
-    /// The command whose replies differ.
+    /// The command whose replies differ, which is the last one.
     ///
     /// # Panics
-    /// Never: a difference has at least one command.
+    /// Never, because a difference has at least one command.
     #[must_use]
     pub fn last_command(&self) -> &Command {
         self.commands.last().expect("a difference has a command")
     }
 
-    /// The name of that command, or of the command that a script called.
+    /// The name of the command whose replies differ; for a script, that of the command that it called.
     #[must_use]
     pub fn command_name(&self) -> String {
         let name = called_command(self.last_command())
@@ -52,7 +52,8 @@ impl ReplyDifference {
         name.unwrap_or_default()
     }
 
-    /// A key that groups differences with probably one cause: the command, and the replies without numbers and names.
+    /// A key that is equal for differences with probably the same cause: the command, and the replies without numbers
+    /// and names.
     #[must_use]
     pub fn group_key(&self) -> String {
         let kind = |reply: &Option<Reply>| match reply {
@@ -101,7 +102,7 @@ impl ServerPair {
     /// Starts both servers.
     ///
     /// # Panics
-    /// If a server does not start.
+    /// A server does not start.
     #[must_use]
     pub fn start(ours: &Program, theirs: &Program) -> Self {
         let (ours, theirs) = (start_server(ours), start_server(theirs));
@@ -112,7 +113,7 @@ impl ServerPair {
     /// Makes the server under test run every command on a background worker.
     ///
     /// # Panics
-    /// If the server refuses the setting.
+    /// The server refuses the setting.
     #[must_use]
     pub fn with_background_workers(self) -> Self {
         self.ours.run("CONFIG SET long-command-threshold 0").expect_ok();
@@ -129,7 +130,7 @@ impl ServerPair {
     /// strings, hashes in both encodings, and sets.
     ///
     /// # Panics
-    /// If the reference server does not reply.
+    /// The reference server does not reply.
     #[must_use]
     pub fn dump_payloads(&self) -> Vec<Vec<u8>> {
         let mut connection = self.theirs.connect();
@@ -169,7 +170,7 @@ impl ServerPair {
     /// other difference does.
     ///
     /// # Panics
-    /// If a server cannot be reached.
+    /// A server cannot be reached.
     #[must_use]
     pub fn compare_servers(&self, protocol: Protocol, commands: &[Command]) -> Vec<ReplyDifference> {
         let (mut differences, ended) = self.compare_replies(protocol, commands);
@@ -183,8 +184,8 @@ impl ServerPair {
         differences
     }
 
-    /// The replies that differ, and whether the sequence ended early: by the last of them, or because both servers
-    /// closed.
+    /// Returns the replies that differ, and whether the sequence ended early, by the last difference or because both
+    /// servers closed the connection.
     fn compare_replies(&self, protocol: Protocol, commands: &[Command]) -> (Vec<ReplyDifference>, bool) {
         let mut ours = connect_to_empty_server(&self.ours, protocol);
         let mut theirs = connect_to_empty_server(&self.theirs, protocol);
@@ -192,7 +193,7 @@ impl ServerPair {
         let mut queue = CommandQueue::new(&mut ran);
         let mut differences = Vec::new();
         for (number, batch) in commands.chunks(PIPELINE_SIZE).enumerate() {
-            // A failed send shows as a missing reply.
+            // If sending fails, the reply is missing, which is reported.
             let _ = ours.send_all(batch);
             let _ = theirs.send_all(batch);
             for (index, command) in batch.iter().enumerate() {
@@ -225,7 +226,8 @@ impl ServerPair {
         (differences, false)
     }
 
-    /// Drops commands while the same kind of difference remains. `None` if the difference does not happen again.
+    /// Drops commands while the same kind of difference remains. Returns `None` if the difference does not happen
+    /// again.
     #[must_use]
     pub fn shrink_difference(
         &self,
@@ -260,10 +262,10 @@ impl ServerPair {
     /// the end of the connections.
     ///
     /// # Errors
-    /// If a server does not close the connection.
+    /// A server does not close the connection.
     ///
     /// # Panics
-    /// If a server cannot be reached.
+    /// A server cannot be reached.
     pub fn exchange_bytes(&self, bytes: &[u8]) -> io::Result<(Vec<u8>, Vec<u8>)> {
         let answer = |node: &Node| {
             let mut connection = node.connect();

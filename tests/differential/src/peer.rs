@@ -2,7 +2,7 @@
 
 use harness::Program;
 
-/// The reference server for some of the tables.
+/// A server with which the replies of some tables are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReferenceServer {
     /// Valkey 9.1 or later, the reference for everything that it supports.
@@ -14,7 +14,7 @@ pub enum ReferenceServer {
 }
 
 impl ReferenceServer {
-    /// The server in the first line of a table, or else Valkey.
+    /// Returns the server named in the first line of a table, or else Valkey.
     pub(crate) fn from_table(table: &str) -> Self {
         match table.lines().next().and_then(|line| line.strip_prefix("@ ")) {
             None => Self::Valkey,
@@ -24,7 +24,7 @@ impl ReferenceServer {
         }
     }
 
-    /// The program of this server. `None` (with a printed line) if it is not installed; only Redis 7.0 must be
+    /// The program of this server. Returns `None`, and prints a line, if it is not installed; only Redis 7.0 must be
     /// installed.
     #[must_use]
     pub fn program(self) -> Option<Program> {

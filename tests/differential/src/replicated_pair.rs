@@ -1,4 +1,4 @@
-//! A master of one kind with a replica of the other: the replica must apply the stream to the same data.
+//! A master of one kind with a replica of the other kind: by applying the stream, the replica must get equal data.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -10,15 +10,15 @@ use crate::compare::without_fields;
 use crate::data::ServerData;
 use crate::{Command, CommandCaller, CommandFlags, ExecutedCommands, format_command};
 
-/// No AOF or snapshots by default, and no delay before a replica syncs.
+/// The options disable AOF and snapshots, and make a replica sync without delay.
 const SERVER_OPTIONS: &str =
     "--save  --appendonly no --enable-debug-command yes --repl-diskless-sync-delay 0";
-/// The number of pipelined commands.
+/// The number of commands that are pipelined to the master.
 const PIPELINE_SIZE: usize = 50;
-/// A replica catches up within this time, on a busy machine too.
+/// Time limit for a replica to catch up, also on a busy machine.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A master and its replica.
+/// A running master and its replica.
 #[derive(Debug)]
 pub struct ReplicatedPair {
     master: Node,
@@ -33,7 +33,7 @@ impl ReplicatedPair {
     /// Starts both servers, and waits until the replica is in sync.
     ///
     /// # Panics
-    /// If the replica does not get in sync.
+    /// The replica does not get in sync.
     #[must_use]
     pub fn start(master: &Program, replica: &Program) -> Self {
         let (master, replica) = (Node::start(master, SERVER_OPTIONS), Node::start(replica, SERVER_OPTIONS));
@@ -55,7 +55,7 @@ impl ReplicatedPair {
         });
     }
 
-    /// Keeps the commands that can be replicated: non-blocking writes that both servers have, and SELECT.
+    /// Keeps only commands that can be replicated: non-blocking writes that both servers have, and SELECT.
     #[must_use]
     pub fn replicated_commands(&self, commands: Vec<Command>) -> Vec<Command> {
         let takes_part = |command: &Command| {
@@ -68,7 +68,7 @@ impl ReplicatedPair {
     /// Empties both servers, runs the commands on the master, and describes how the replica's data differs.
     ///
     /// # Panics
-    /// If the replica does not catch up.
+    /// The replica does not catch up.
     #[must_use]
     pub fn difference_by_stream(&self, commands: &[Command]) -> Option<String> {
         self.run_on_master(CommandCaller::Master, commands);
@@ -78,22 +78,22 @@ impl ReplicatedPair {
     /// Like [`Self::difference_by_stream`], but the replica gets the data by a full synchronisation.
     ///
     /// # Panics
-    /// If the replica does not get in sync.
+    /// The replica does not get in sync.
     #[must_use]
     pub fn difference_by_snapshot(&self, commands: &[Command]) -> Option<String> {
         self.replica.run("REPLICAOF NO ONE").expect_ok();
-        // A new history, so that partial resync is impossible.
+        // A promotion starts a new history, so that a partial resync is impossible.
         self.replica.run("FLUSHALL").expect_ok();
         self.run_on_master(CommandCaller::Master, commands);
         self.start_replication();
         self.compare_data(commands)
     }
 
-    /// Like [`Self::difference_by_stream`], but the master then reloads its data from an append-only file that contains only
-    /// these commands.
+    /// Like [`Self::difference_by_stream`], but the master then reloads its data from an append-only file that contains
+    /// only these commands.
     ///
     /// # Panics
-    /// If the load fails or the replica does not catch up.
+    /// The load fails or the replica does not catch up.
     #[must_use]
     pub fn difference_by_aof(&self, commands: &[Command]) -> Option<String> {
         self.master.run("FLUSHALL").expect_ok();
@@ -115,7 +115,7 @@ impl ReplicatedPair {
     /// Like [`Self::difference_by_stream`], but the master then reloads its data from a snapshot.
     ///
     /// # Panics
-    /// If the load fails or the replica does not catch up.
+    /// The load fails or the replica does not catch up.
     #[must_use]
     pub fn difference_by_reload(&self, commands: &[Command]) -> Option<String> {
         self.run_on_master(CommandCaller::Master, commands);
@@ -126,7 +126,7 @@ impl ReplicatedPair {
     /// The commands that the caller can execute and did not, and exemptions that are not needed.
     ///
     /// # Panics
-    /// If called during a comparison.
+    /// The method is called during a comparison.
     #[must_use]
     pub fn missing_commands(&self, caller: CommandCaller) -> Vec<String> {
         self.executed.borrow().missing_commands(caller)
@@ -135,7 +135,7 @@ impl ReplicatedPair {
     /// The number of keys in all databases of the replica.
     ///
     /// # Panics
-    /// If the replica does not reply.
+    /// The replica does not reply.
     #[must_use]
     pub fn replica_key_count(&self) -> usize {
         let lines = self.replica.run("INFO keyspace").text();
@@ -180,7 +180,7 @@ impl ReplicatedPair {
         })
     }
 
-    /// Digests do not include the pending entries of consumer groups.
+    /// Compares the pending entries of consumer groups, which digests do not include.
     fn compare_groups(&self) -> Option<(Command, Reply, Reply)> {
         let [mut master, mut replica] = [&self.master, &self.replica].map(Node::connect);
         let ask = |connection: &mut Connection, words: &Command| connection.try_call(words).expect("a reply");
@@ -189,7 +189,7 @@ impl ReplicatedPair {
             let Reply::Bulk(key) = key else { continue };
             let question = vec![b"XINFO".to_vec(), b"GROUPS".to_vec(), key.clone()];
             let answers = [&mut master, &mut replica].map(|side| ask(side, &question));
-            // Valkey computes the lag differently.
+            // Valkey computes the lag of a group differently.
             let [there, here] = answers.map(|answer| without_fields(&answer, &["lag"]));
             if there != here {
                 return Some((question, there, here));
@@ -198,7 +198,7 @@ impl ReplicatedPair {
         None
     }
 
-    /// Digests do not include functions, and FUNCTION LIST has no order.
+    /// Compares functions, which digests do not include; FUNCTION LIST has no order.
     fn compare_functions(&self) -> Option<(Command, Reply, Reply)> {
         let question: Command = [&b"FUNCTION"[..], b"LIST", b"WITHCODE"].map(<[u8]>::to_vec).into();
         let [there, here] = [&self.master, &self.replica].map(|node| {

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use harness::Reply;
 
 const WAIVERS_TABLE: &str = include_str!("waivers.tsv");
-/// Differences other than replies, used only for the page.
+/// Differences that no reply shows, used only for the page.
 const OTHER_DIFFERENCES: &str = include_str!("beside_replies.tsv");
 
 /// An accepted difference in the replies to one command.
@@ -30,7 +30,7 @@ static WAIVERS: LazyLock<Vec<Waiver>> = LazyLock::new(|| {
     parse_rows(WAIVERS_TABLE).map(waiver).collect()
 });
 
-/// Parses the rows of a table with four columns.
+/// Parses a table into rows of four columns.
 fn parse_rows(data: &'static str) -> impl Iterator<Item = [&'static str; 4]> {
     let lines = data.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| {
@@ -39,7 +39,7 @@ fn parse_rows(data: &'static str) -> impl Iterator<Item = [&'static str; 4]> {
     })
 }
 
-/// Splits a command into arguments. A script is quoted, since it has spaces.
+/// Splits a command into arguments. A script in it is quoted, because scripts contain spaces.
 fn split_arguments(command: &str) -> Vec<&str> {
     let parts = command.split('"').enumerate();
     parts
@@ -72,13 +72,13 @@ fn reply_matches(reply: &Reply, shown: &str) -> bool {
     }
 }
 
-/// The number of waivers for this command, or subcommand after a space.
+/// The number of waivers for this command; a subcommand is named after its container and a space.
 pub(crate) fn waiver_count(command: &str) -> usize {
     let words = split_arguments(command);
     WAIVERS.iter().filter(|waiver| waiver.arguments.starts_with(&words)).count()
 }
 
-/// The text of docs/differences.md.
+/// Generates the text of docs/differences.md.
 #[must_use]
 pub fn differences_page() -> String {
     let mut page =

@@ -1,8 +1,8 @@
-//! Several clients that block on the same few keys, on the server under test and on Valkey.
+//! Compares several clients that block on the same few keys with Valkey.
 //!
 //! A seed generates a schedule: the connections take turns sending commands that block or that add elements. After each
-//! command both servers become idle (all clients without a reply are blocked), and the replies that each connection
-//! received since must be equal. A schedule with a difference is shortened. `DIFFERENTIAL_SEEDS` and
+//! command the test waits until all clients without a reply are blocked, on both servers, and the replies that each
+//! connection received since then must be equal. A schedule with a difference is shortened. `DIFFERENTIAL_SEEDS` and
 //! `DIFFERENTIAL_FIRST_SEED` select more or other seeds.
 
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ const BLOCKING_KEYS: &[&str] = &["a", "b", "c"];
 const STEP_COUNT: usize = 120;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Commands that block. Those of [`UNBLOCKING_COMMANDS`] are chosen more often, so that the keys are not always empty.
+/// Commands that block. [`UNBLOCKING_COMMANDS`] are chosen more often, so that the keys are not always empty.
 const BLOCKING_COMMANDS: &[&str] = &[
     "BLPOP K 0",
     "BRPOP K 0",
@@ -85,7 +85,7 @@ const UNBLOCKING_COMMANDS: &[&str] = &[
     "MULTI|BLPOP K K 0|RPUSH K N|BLMOVE K K LEFT LEFT 0|XREAD BLOCK 0 STREAMS K $|EXEC",
 ];
 
-/// A command or transaction of one client.
+/// A command or transaction that one client sends.
 #[derive(Debug, Clone)]
 struct ScheduleStep {
     client: usize,
@@ -116,7 +116,7 @@ fn random_schedule(seed: u64) -> Vec<ScheduleStep> {
         .collect()
 }
 
-/// One server and its clients.
+/// One server and the clients connected to it.
 struct BlockingServer<'a> {
     node: &'a Node,
     clients: Vec<Connection>,
@@ -159,7 +159,7 @@ impl<'a> BlockingServer<'a> {
             self.clients[step.client].send(&words).expect("the server takes commands");
             self.wait_until_settled(&mut told);
         }
-        // Sorted by client; the replies of each client stay in order.
+        // Sort by client; the replies of each client stay in order.
         told.sort_by_key(|(client, _)| *client);
         told
     }
@@ -197,7 +197,7 @@ impl<'a> BlockingServer<'a> {
     }
 }
 
-/// The first difference, with the steps that led to it.
+/// Returns the first difference, with the index of the step that showed it.
 fn find_difference(nodes: &[Node; 2], steps: &[ScheduleStep]) -> Option<(usize, String)> {
     let mut report = String::new();
     let [mut ours, mut theirs] = [BlockingServer::new(&nodes[0]), BlockingServer::new(&nodes[1])];
@@ -241,7 +241,7 @@ fn shorten_schedule(nodes: &[Node; 2], mut steps: Vec<ScheduleStep>, mut report:
     }
 }
 
-/// Other blocking commands are tested where there are replicas and files to wait for.
+/// Blocking commands that need replicas or files to wait for are tested elsewhere.
 #[test]
 fn schedules_cover_every_blocking_command() {
     let mut executed = ExecutedCommands::for_server(&Node::start(&Program::redoubt(), ""));

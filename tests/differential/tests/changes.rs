@@ -1,5 +1,5 @@
-//! Compares the change counter (`rdb_changes_since_last_save`) of every command with Valkey, so that `save` rules count
-//! the same changes on both.
+//! Compares how many changes (`rdb_changes_since_last_save`) each command counts with Valkey, so that `save` rules fire
+//! after the same commands on both.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use harness::{Connection, Node, Program};
 
 const SEED_COUNT: u64 = 150;
 const SEQUENCE_LENGTH: usize = 300;
-/// The number of pipelined commands.
+/// The number of commands sent to each server at once.
 const PIPELINE_SIZE: usize = 50;
 const MAX_SHOWN_PER_COMMAND: usize = 3;
 
-/// Commands that save, change later commands of the client, block, or choose at random: the data of the two servers
-/// would diverge.
+/// Commands that save, change later commands of the client, block, or choose at random, so that the data of the two
+/// servers would diverge.
 const EXCLUDED_COMMANDS: &[&str] = &[
     "AUTH",
     "BGREWRITEAOF",
@@ -70,12 +70,12 @@ impl CountingServer {
     /// Connects a new client to the emptied server.
     fn connect_to_empty_server(&mut self) {
         self.client = self.node.connect();
-        // Keys expire only on access: when active expiry runs is up to each server.
+        // Keys must expire only on access, because each server decides when active expiry runs.
         self.client.call_line("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
         self.client.call_line("FLUSHALL").expect_ok();
     }
 
-    /// The number of changes that each command counted.
+    /// Returns the number of changes that each command counted.
     fn count_changes(&mut self, commands: &[Command]) -> Vec<i64> {
         self.client.send(&["INFO", "persistence"]).expect("it reads");
         for command in commands {

@@ -36,7 +36,7 @@ const DIFFERENT_DEFAULTS: &[(&str, &str)] = &[
     ("syslog-ident", "the program's name"),
 ];
 
-/// Values that are invalid for most parameters: of the wrong type, out of range, and at the limits of many.
+/// Values that are invalid for most parameters: values of the wrong type, out of range, or at common limits.
 const INVALID_VALUES: &[&str] = &[
     "",
     " ",
@@ -68,7 +68,7 @@ const INVALID_VALUES: &[&str] = &[
     "99999999999999999999",
 ];
 
-/// Values that are not tested: a server that accepts one would listen on another address, or accept no more clients.
+/// Values that are not tested, because a server that accepts one would listen on another address or accept no clients.
 const UNTESTED_VALUES: &[(&str, &[&str])] = &[
     ("port", &["0", "1", "+5"]),
     ("tls-port", &["0", "1", "+5"]),
@@ -80,7 +80,7 @@ fn start_pair(options: &str) -> Option<(Node, Node)> {
     Some((Node::start(&Program::redoubt(), options), Node::start(&Program::valkey()?, options)))
 }
 
-/// The parameters in `CONFIG GET *`, in order.
+/// Returns the parameters in `CONFIG GET *`, in order.
 fn list_parameters(connection: &mut Connection) -> Vec<(String, String)> {
     let shown = connection.call_line("CONFIG GET *");
     shown.items().chunks(2).map(|pair| (pair[0].text(), pair[1].text())).collect()
@@ -103,7 +103,7 @@ fn parameter_names_defaults_and_order_match_valkey() {
     assert!(differing.is_empty(), "other defaults: {differing:#?}");
 }
 
-/// The differences in the replies to setting `name` to each value, and in the resulting values.
+/// Returns the differences in the replies to setting `name` to each value, and in the resulting values.
 fn compare_replies(
     ours: &mut Connection,
     theirs: &mut Connection,
@@ -145,7 +145,7 @@ fn invalid_config_values_get_valkey_errors() {
     assert!(report.is_empty(), "{report}");
 }
 
-/// If one parameter cannot be set, none is; errors in names are reported before errors in values.
+/// If one parameter cannot be set, no parameter is set. Errors in names are reported before errors in values.
 #[test]
 fn config_set_of_several_parameters_matches_valkey() {
     let Some((ours, theirs)) = start_pair("--save ") else { return };

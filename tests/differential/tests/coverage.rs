@@ -9,7 +9,7 @@ use differential::{
 };
 use harness::{Node, Program};
 
-/// Reads the commands of a server of this program.
+/// Starts a server of this program and reads its commands.
 fn read_commands(program: &Program) -> Vec<CommandDocument> {
     read_documents(&Node::start(program, "").run("COMMAND DOCS"))
 }

@@ -9,7 +9,7 @@ use differential::{Command, CommandFlags, Generator, Grammar, ReferenceServer, e
 use harness::{Connection, Node, Program, Reply};
 
 const REQUEST_COUNT: u64 = 6000;
-/// The number of requests per pipeline.
+/// The number of requests sent to each server at once.
 const PIPELINE_SIZE: usize = 50;
 /// The maximum number of kinds for which a difference is reported.
 const MAX_REPORTED: usize = 40;
@@ -23,7 +23,7 @@ fn start_server(program: &Program) -> Node {
     node
 }
 
-/// Both queries for each request.
+/// Returns two queries per request: COMMAND GETKEYSANDFLAGS and ACL DRYRUN.
 fn key_queries(requests: &[Command]) -> Vec<Command> {
     let ask = |words: &[&str], request: &Command| -> Command {
         words.iter().map(|word| word.as_bytes().to_vec()).chain(request.iter().cloned()).collect()
@@ -38,7 +38,7 @@ fn query_replies(connection: &mut Connection, queries: &[Command]) -> Vec<Reply>
     queries.iter().map(|_| sort_flags(connection.read().expect("it answers"))).collect()
 }
 
-/// Sorts flags, which have no order.
+/// Sorts the flags in a reply, because flags have no order.
 fn sort_flags(value: Reply) -> Reply {
     match value {
         Reply::Array(keys) => Reply::Array(keys.into_iter().map(sort_key_flags).collect()),
@@ -54,7 +54,7 @@ fn sort_key_flags(key: Reply) -> Reply {
     Reply::Array(parts)
 }
 
-/// Whether the server refuses the request as malformed. In a transaction no command blocks.
+/// Whether the server refuses the request as malformed. The request runs in a transaction, where no command blocks.
 fn is_malformed(connection: &mut Connection, request: &Command) -> bool {
     connection.call_line("MULTI").expect_ok();
     connection.send_all(std::slice::from_ref(request)).expect("it reads");
@@ -64,11 +64,11 @@ fn is_malformed(connection: &mut Connection, request: &Command) -> bool {
     is_error(&queued) || matches!(&ran, Reply::Array(replies) if replies.iter().any(is_error))
 }
 
-/// Commands for which Valkey's reply to ACL DRYRUN is wrong, and why.
+/// Commands for which Valkey's reply to ACL DRYRUN is wrong, each with the reason.
 const WRONG_IN_DRYRUN: &[(&str, &str)] =
     &[("PFMERGE", "without a source its destination is not checked, and it runs")];
 
-/// Commands for which Valkey's reply is wrong, and why.
+/// Commands for which Valkey's replies to both queries are wrong, each with the reason.
 const WRONG_IN_VALKEY: &[(&str, &str)] = &[
     ("FLUSHALL", "its name stands for the databases"),
     (
@@ -110,7 +110,7 @@ fn keys_and_permissions_of_scrambled_requests_match_valkey() {
                 || report.len() >= MAX_REPORTED
                 || report.contains_key(&name)
                 || WRONG_IN_VALKEY.iter().any(|(known, _)| *known == name)
-                // The second of both queries is ACL DRYRUN.
+                // The second query for each request is ACL DRYRUN.
                 || number % 2 == 1 && WRONG_IN_DRYRUN.iter().any(|(known, _)| *known == name)
                 || is_malformed(&mut tried, request)
             {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use harness::{Node, Program, Reply};
 
-/// The fields of each command and subcommand.
+/// The fields of each documented command and subcommand.
 type DocumentFields = BTreeMap<String, BTreeMap<String, Reply>>;
 
 fn read_fields(value: &Reply) -> BTreeMap<String, Reply> {
@@ -30,7 +30,7 @@ fn read_documents(program: &Program) -> DocumentFields {
 /// Formats the arguments in order, each with its sorted properties.
 fn format_arguments(list: &Reply) -> Vec<String> {
     let shown = |argument: &Reply| {
-        // A summary is free text.
+        // The summary is free text, which may differ.
         let facts = read_fields(argument).into_iter().filter(|(name, _)| name != "summary");
         let facts = facts.map(|(name, value)| match name.as_str() {
             "arguments" => format!("arguments={:?}", format_arguments(&value)),
@@ -46,7 +46,7 @@ fn format_arguments(list: &Reply) -> Vec<String> {
     list.items().iter().map(shown).collect()
 }
 
-/// The fields of a document that must be equal. Free texts may differ.
+/// The fields of a document that must be equal; free texts are left out.
 fn comparable_fields(document: &BTreeMap<String, Reply>) -> BTreeMap<&str, String> {
     let mut facts: BTreeMap<&str, String> = ["since", "group", "deprecated_since", "doc_flags"]
         .into_iter()

@@ -14,7 +14,7 @@ const INTERNAL_COMMANDS: &[&str] = &["trimslots"];
 /// The properties of one command, by property name.
 type CommandProperties = BTreeMap<&'static str, String>;
 
-/// Each command and subcommand, and the commands of each category.
+/// The properties of each command and subcommand, and the commands in each ACL category.
 struct CommandSurface {
     commands: BTreeMap<String, CommandProperties>,
     read_categories: BTreeMap<String, BTreeSet<String>>,
@@ -51,7 +51,7 @@ fn word_set(list: &Reply) -> BTreeSet<String> {
     list.items().iter().map(Reply::text).collect()
 }
 
-/// A key spec without its notes, which are free text.
+/// Formats a key spec without its notes, which are free text.
 fn format_key_spec(spec: &Reply) -> String {
     let parts = spec.items().chunks_exact(2).filter(|pair| pair[0].text() != "notes");
     let shown = parts.map(|pair| match pair[0].text().as_str() {
@@ -72,7 +72,7 @@ fn read_categories(connection: &mut Connection) -> BTreeMap<String, BTreeSet<Str
         .collect()
 }
 
-/// Whether a command of a peer is known to be missing in Redoubt.
+/// Whether a command of the reference server is known to be missing in Redoubt.
 fn is_known_missing(name: &str) -> bool {
     is_missing(&name.to_uppercase().replace('|', " "))
         || name.starts_with(VECTOR_SET_PREFIX)

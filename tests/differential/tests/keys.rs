@@ -18,14 +18,14 @@ use keyspace::Keyspace;
 use resp::{Batch, ParseLimits, Parser};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
-/// The default number of requests for each way of execution.
+/// The default number of requests for each execution mode.
 const DEFAULT_REQUESTS: u64 = 5000;
 /// The number of requests that run on the same dataset.
 const REQUESTS_PER_DATASET: u64 = 250;
 /// The number of commands that create the dataset.
 const DATASET_COMMANDS: usize = 150;
 
-/// Requests for which key extraction and handler once disagreed.
+/// Requests for which key extraction and the handler once disagreed.
 const KNOWN_MISMATCHES: &[&str] = &[
     "GEORADIUS missing 13 38 200 km STORE ok STORE no",
     "GEORADIUS missing 13 38 200 km STOREDIST ok STORE no STOREDIST other",
@@ -50,7 +50,7 @@ const KNOWN_MISMATCHES: &[&str] = &[
     "LMPOP 2 LEFT b LEFT COUNT 1",
 ];
 
-/// A client of a server in this process.
+/// A client of a server that runs in this process.
 struct InProcessClient {
     engine: Engine,
     commands: Commands,
@@ -70,7 +70,7 @@ impl InProcessClient {
         Self::new(Engine::new(for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)))
     }
 
-    /// A client of a node that serves every slot of a cluster, with several databases.
+    /// Creates a client of a node that serves every slot of a cluster, with several databases.
     fn new_clustered() -> Self {
         let me = NodeId::from_random([1; 20]);
         let member = Member {
@@ -111,7 +111,7 @@ impl InProcessClient {
     }
 }
 
-/// Prints the last commands if the test panics.
+/// Prints the last commands when it is dropped by a panic.
 struct PrintOnPanic<'a>(&'a Cell<Vec<Command>>);
 
 impl Drop for PrintOnPanic<'_> {
@@ -132,7 +132,7 @@ fn has_keys(command: &Command) -> bool {
     })
 }
 
-/// Whether the positions of its keys depend on other arguments.
+/// Whether the positions of the command's keys depend on its other arguments.
 fn has_moving_keys(command: &Command) -> bool {
     let name = command.first().map(Vec::as_slice).unwrap_or_default();
     let moves = |spec: &KeySpec| {
@@ -143,7 +143,7 @@ fn has_moving_keys(command: &Command) -> bool {
         .is_some_and(|entry| entry.command.has_key_parser() || entry.command.keys.iter().any(moves))
 }
 
-/// Runs one command, and returns whether its handler accessed an undeclared key.
+/// Runs one command and returns whether its handler accessed an undeclared key.
 fn accesses_undeclared_key(client: &mut InProcessClient, mode: ExecutionMode, command: &Command) -> bool {
     let last = Cell::new(mode.wrap_commands(Protocol::V2, vec![command.clone()]));
     let commands = last.take();
@@ -180,7 +180,7 @@ fn assert_scrambled_requests_access_declared_keys(
         let mut fixed = 0;
         let scrambled =
             std::iter::repeat_with(|| generator.generate_scrambled()).filter(has_keys).filter(|command| {
-                // Most commands have keys at fixed positions, and a few of these are enough.
+                // Most commands have keys at fixed positions, so only a few of them are tested.
                 fixed += u64::from(!has_moving_keys(command));
                 has_moving_keys(command) || fixed % 8 == 0
             });

@@ -4,11 +4,11 @@
 use differential::{Command, Protocol, ReferenceServer, ServerPair};
 use harness::Program;
 
-/// The longest argument that both servers accept.
+/// The length in bytes of the longest argument that both servers accept.
 const MAX_ARGUMENT_BYTES: usize = 512 << 20;
 
-/// One command per line; `""` is an empty argument, `(longest)` one of 512 MB, and `(nul)`, `(nl)` and `(sp)` are bytes
-/// of an argument.
+/// Parses one command per line. `""` is an empty argument, `(longest)` an argument of 512 MB, and `(nul)`, `(nl)` and
+/// `(sp)` are bytes within an argument.
 fn parse_commands(table: &str) -> Vec<Command> {
     let word = |word: &str| match word {
         "\"\"" => Vec::new(),
@@ -19,7 +19,7 @@ fn parse_commands(table: &str) -> Vec<Command> {
     lines.map(|line| line.split(' ').map(word).collect()).collect()
 }
 
-/// Runs each paragraph of `table` on emptied servers.
+/// Runs each paragraph of `table` on emptied servers and compares the replies.
 fn assert_equal_replies(table: &str) {
     let Some(theirs) = ReferenceServer::Valkey.program() else { return };
     let pair = ServerPair::start(&Program::redoubt(), &theirs);
@@ -45,7 +45,7 @@ fn client_arguments_and_subcommands_end_at_nul() {
     assert_equal_replies(include_str!("limits/nuls.txt"));
 }
 
-/// Quoted arguments as in inline requests, and malformed quotes.
+/// The shebang lines have quoted arguments, as in inline requests, and malformed quotes.
 #[test]
 fn script_shebang_lines_match_valkey() {
     let line = |of: &str, line: &str, body: &str| {
@@ -79,7 +79,7 @@ fn replies_for_members_of_maximum_length_match_valkey() {
     assert_equal_replies(include_str!("limits/members.txt"));
 }
 
-/// Each server holds twice that number of members and iterates over all of them.
+/// Each server holds ten million members twice and iterates over all of them.
 #[test]
 #[ignore = "long: make soak"]
 fn replies_for_set_of_ten_million_match_valkey() {

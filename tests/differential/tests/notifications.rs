@@ -8,15 +8,15 @@ use harness::{Connection, Node, Program, Reply};
 
 const SEED_COUNT: u64 = 80;
 const SEQUENCE_LENGTH: usize = 300;
-/// The number of pipelined commands.
+/// The number of commands sent to each server at once.
 const PIPELINE_SIZE: usize = 50;
-/// A message that marks the end of a command's events.
+/// The text of a message that marks the end of a command's events.
 const END_MARK: &str = "mark";
 
-/// Commands that change which events are sent or choose at random: the data of the two servers would diverge.
+/// Commands that change which events are sent, or choose at random, so that the two servers would diverge.
 const EXCLUDED_COMMANDS: &[&str] = &[
     "ACL",
-    // While a command blocks, keys could expire.
+    // Keys could expire while one of these commands blocks.
     "BLMOVE",
     "BLMPOP",
     "BLPOP",
@@ -88,7 +88,7 @@ fn is_waived(command: &str, event: &str) -> bool {
     WAIVED_EVENTS.iter().any(|(known, name, _)| *known == command && is(name))
 }
 
-/// A server, a client, and a subscriber to all events.
+/// A server with a client and with a subscriber to all events.
 struct ListeningServer {
     node: Node,
     client: Connection,
@@ -106,14 +106,14 @@ impl ListeningServer {
     /// Connects a new client to the emptied server.
     fn connect_to_empty_server(&mut self) {
         self.client = self.node.connect();
-        // Keys expire only on access: when active expiry runs is up to each server.
+        // Keys must expire only on access, because each server decides when active expiry runs.
         self.client.call_line("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
         self.client.call_line("FLUSHALL").expect_ok();
         self.client.call(&["PUBLISH", END_MARK, ""]);
         self.events_until_mark();
     }
 
-    /// The events of each command.
+    /// Runs the commands and returns the events of each one.
     fn run_and_collect_events(&mut self, commands: &[Command]) -> Vec<Vec<String>> {
         for command in commands {
             self.client.send(command).expect("it reads");
@@ -127,7 +127,7 @@ impl ListeningServer {
         commands.iter().map(|_| self.events_until_mark()).collect()
     }
 
-    /// The events up to the next mark.
+    /// Returns the events up to the next mark.
     fn events_until_mark(&mut self) -> Vec<String> {
         let mut events = Vec::new();
         loop {

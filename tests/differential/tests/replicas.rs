@@ -1,6 +1,5 @@
 //! Random writes on a master must leave its replica with equal data. Redoubt replicates from Valkey and Redis, and they
-//! replicate from Redoubt. Also checks that the master, after reloading its own files,
-//! has the data of its replica.
+//! replicate from Redoubt. After reloading its own files, the master must still have its replica's data.
 //!
 //! `DIFFERENTIAL_SEEDS` and `DIFFERENTIAL_FIRST_SEED` select more or other seeds.
 
@@ -13,10 +12,11 @@ const SEQUENCE_LENGTH: usize = 300;
 const SEED_COUNT: u64 = 60;
 const SNAPSHOT_SEEDS: u64 = 12;
 const RELOAD_SEEDS: u64 = 20;
-/// Shrinking a report takes a while, so only this many are shrunk.
+/// The maximum number of reports to shrink, because shrinking takes a while.
 const MAX_SHRUNK: usize = 5;
 
-/// Commands that one server accepts and the other does not, or executes differently: the stream carries their effects.
+/// Commands that only one server accepts, or that the servers execute differently. The stream carries their effects, so
+/// the data must still be equal.
 const SPECIAL_COMMANDS: &[&str] = &[
     "FLUSHDB",
     "FUNCTION FLUSH",
@@ -65,14 +65,15 @@ const SPECIAL_COMMANDS: &[&str] = &[
     "SETRANGE one 5 x",
 ];
 
-/// A tilde stands for a space within an argument.
+/// Parses one command per line; a tilde stands for a space within an argument.
 fn parse_commands(lines: &[&str]) -> Vec<Command> {
     let word = |word: &str| word.replace('~', " ").into_bytes();
     lines.iter().map(|line| line.split(' ').map(word).collect()).collect()
 }
 
-/// Valkey and Redis do not replicate some side effects: the empty key of a BITFIELD whose overflow fails, and the
-/// consumer of a group read or claim without entries. Redis computes the lag of a group differently from Valkey.
+/// Whether a side effect of the command is not replicated by Valkey or Redis: the empty key of a failing BITFIELD, and
+/// the consumer of a group read or claim without entries. Redis also computes the lag of a group differently from
+/// Valkey.
 fn is_not_replicated(master: &Program, replica: &Program, command: &Command) -> bool {
     let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
     let of_groups = ["XGROUP", "XREADGROUP", "XCLAIM", "XAUTOCLAIM"];
@@ -84,7 +85,7 @@ fn is_not_replicated(master: &Program, replica: &Program, command: &Command) -> 
     command.first().is_some_and(|name| is(name, "BITFIELD")) && command.iter().any(|word| is(word, "FAIL"))
 }
 
-/// How master and replica get their data. Returns a report of the differences.
+/// A way in which master and replica get their data, which returns a report of the differences.
 type SyncMethod = fn(&ReplicatedPair, &[Command]) -> Option<String>;
 
 /// Checks for equal data after the special commands and after the writes of each seed.
@@ -120,7 +121,8 @@ fn assert_equal_data(
     followed
 }
 
-/// Both directions, with RESTORE payloads from the peer: all seeds by the stream, and a few by full synchronisation.
+/// Tests replication in both directions: all seeds by the stream, and a few by full synchronisation. RESTORE payloads
+/// are made by the peer.
 fn check_both_directions(peer: Option<Program>) {
     let Some(peer) = peer else { return };
     let ours = Program::redoubt();
@@ -157,7 +159,7 @@ fn redoubt_and_redis_8_replicate_each_other_identically() {
     check_both_directions(ReferenceServer::Redis8.program());
 }
 
-/// Only commands that both servers have. Payload formats are those of the older server.
+/// The test uses only commands that both servers have, and payload formats of the older server.
 #[test]
 fn redoubt_and_redis_7_replicate_each_other_identically() {
     check_both_directions(ReferenceServer::Redis7.program());

@@ -12,7 +12,7 @@ use differential::{
 use harness::{Node, Program};
 
 const SEQUENCE_LENGTH: usize = 300;
-/// The maximum number of kinds of differences to shrink; each takes a second.
+/// The maximum number of kinds of differences to shrink, because each takes a second.
 const MAX_SHRUNK: usize = 100;
 
 /// The number of server pairs that run in parallel, since some commands block for a time on both servers.
@@ -34,7 +34,7 @@ const PLAIN_FORMS: &[&str] = &[
     "XREADGROUP GROUP g c STREAMS s >",
     "XCLAIM s g d 0 1-1",
 ];
-/// A reserved seed for the sequence of [`PLAIN_FORMS`].
+/// The seed that stands for the sequence of [`PLAIN_FORMS`].
 const PLAIN_FORMS_SEED: u64 = 0;
 
 fn plain_commands() -> Vec<Command> {
@@ -97,7 +97,7 @@ fn assert_equal_replies_of(
         .map(|(seed, difference)| format!("seed {seed}, {protocol:?}, {mode:?}:\n{difference}"))
         .collect();
     assert!(report.is_empty(), "replies differ from those of {peer:?}:\n{}", report.join("\n"));
-    // With other seeds there may be too few commands for full coverage.
+    // Other seeds may generate too few commands for full coverage.
     if peer == ReferenceServer::Valkey
         && ["DIFFERENTIAL_SEEDS", "DIFFERENTIAL_FIRST_SEED"]
             .iter()

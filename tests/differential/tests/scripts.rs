@@ -3,8 +3,9 @@
 use differential::{Command, Protocol, ReferenceServer, ReplyDifference, ServerPair};
 use harness::Program;
 
-/// The functions of `redis`, value conversions in both directions, errors, the sandbox, the libraries. Left out:
-/// `struct` conversions of numbers that do not fit into the C type, which C leaves undefined.
+/// Scripts that use the functions of `redis`, value conversions in both directions, errors, the sandbox, and the
+/// libraries. They leave out `struct` conversions of numbers that do not fit into the C type, because C leaves them
+/// undefined.
 const SCRIPTS: &[&str] = &[
     r#"return redis.setresp(3)"#,
     r#"redis.setresp(3); return redis.call('hgetall','h')"#,
@@ -402,7 +403,7 @@ const SCRIPTS: &[&str] = &[
     r#"return {cmsgpack.unpack_limit('',0,0)}"#,
 ];
 
-/// The scripts, with `redis.` replaced by `api`, and the data that they use.
+/// Returns the commands that run the scripts, with `redis.` replaced by `api`, after commands that create their data.
 fn script_commands(api: &str) -> Vec<Command> {
     let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect::<Command>();
     let mut commands = vec![
@@ -428,7 +429,7 @@ fn compare_scripts(api: &str) {
                 "{protocol:?}\n{}",
                 ReplyDifference { commands: vec![difference.last_command().clone()], ..difference }
             ));
-            // A difference in data is reported after all commands, so that no command can be removed.
+            // A difference in data is found after all commands, so it cannot be attributed to one command.
             if last >= commands.len() {
                 break;
             }

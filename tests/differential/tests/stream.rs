@@ -1,6 +1,6 @@
-//! Compares the effects in the replication stream and in the append-only file with Valkey, word by word: the same
-//! commands run on both, and a fake replica and a file reader collect their effects. Intended differences are in the
-//! stories with their reasons.
+//! Compares the effects of commands in the replication stream and in the append-only file with Valkey, word by word.
+//! The same commands run on both servers, and a fake replica and a file reader collect their effects. The stories
+//! contain the intended differences with their reasons.
 
 #[path = "stream/effects.rs"]
 mod effects;
@@ -16,12 +16,12 @@ const STORIES: &str = include_str!("stream/stories.txt");
 const SERVER_OPTIONS: &str = "--save  --appendonly yes --appendfsync no --auto-aof-rewrite-percentage 0 --databases 16 \
                        --repl-diskless-sync no --enable-debug-command yes --maxmemory-policy allkeys-random";
 
-/// The effect before a story, and the one after it.
+/// A command whose effect separates the effects of two stories.
 fn mark_command(number: usize) -> [String; 3] {
     ["SET".to_owned(), "mark".to_owned(), number.to_string()]
 }
 
-/// The effects of each story in the stream, and those in the files.
+/// Returns the effects of each story in the stream, and those in the files.
 fn record_effects(program: &Program, stories: &[Story]) -> (Vec<Vec<CommandWords>>, Vec<Vec<CommandWords>>) {
     let mut node = Node::start(program, SERVER_OPTIONS);
     let mut replica = FakeReplica::connect(&node);
@@ -45,7 +45,7 @@ fn record_effects(program: &Program, stories: &[Story]) -> (Vec<Vec<CommandWords
         node.connect().try_call(&mark_command(2 * number + 1)).expect("it answers").expect_ok();
         streamed.push(until(&mut replica, 2 * number + 1).iter().map(normalize_effect).collect());
     }
-    // When the server has exited, its files contain all acknowledged writes.
+    // After the server has exited, its files contain all acknowledged writes.
     let folder = node.folder().join("appendonlydir");
     node.connect().send(&["SHUTDOWN", "NOSAVE"]).expect("it is read");
     node.wait_for_own_exit();
@@ -72,7 +72,7 @@ fn normalize_effect(words: &CommandWords) -> CommandWords {
     words.iter().map(word).collect()
 }
 
-/// Removes SELECT, and effects that only the stream has.
+/// Removes SELECT and effects that only the stream has, so that the rest can be compared with the files.
 fn file_effects(effects: &[CommandWords]) -> Vec<CommandWords> {
     effects
         .iter()

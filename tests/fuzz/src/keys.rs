@@ -14,18 +14,18 @@ use resp::{Batch, ParseLimits, Parser};
 
 /// Commands that create values for the other commands.
 const VALUE_COMMANDS: &[&[u8]] = &[b"geoadd", b"rpush", b"sadd", b"set", b"xadd", b"xgroup", b"zadd"];
-/// More arguments would not reach new code.
+/// The maximum number of words in a request. Longer requests reach no further code.
 const MAX_WORDS: usize = 64;
 
 thread_local! {
-    /// Created once per thread, because creating a keyspace is slow.
+    /// A client that is created once per thread, because creating a keyspace is slow.
     static CLIENT_ID: RefCell<FuzzedClient> = RefCell::new(FuzzedClient::new());
 }
 
 /// Runs each line of `bytes` as a request on an empty server.
 ///
 /// # Panics
-/// Panics if a handler accesses a key that its command has not declared.
+/// A handler accesses a key that its command has not declared.
 pub fn run_keys(bytes: &[u8]) {
     CLIENT_ID.with_borrow_mut(|client| {
         client.call_command(&[b"flushall"]);
@@ -56,7 +56,7 @@ fn is_fuzzed_command(name: &[u8]) -> bool {
     has_moving_keys || VALUE_COMMANDS.iter().any(|maker| maker.eq_ignore_ascii_case(name))
 }
 
-/// A client of an in-process engine.
+/// A client of an engine that runs in this process.
 struct FuzzedClient {
     engine: Engine,
     commands: Commands,

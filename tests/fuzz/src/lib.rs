@@ -16,9 +16,9 @@ pub mod scripts;
 #[path = "../../../crates/keyspace/tests/twin/main.rs"]
 mod twin_driver;
 
-/// Compares the keyspace with its naive twin on operations derived from the bytes.
+/// Compares the keyspace with its reference model, on operations derived from the bytes.
 pub mod twin {
-    /// Derives all decisions of the test from `bytes`.
+    /// Derives all decisions of the test from `bytes` and panics on a difference.
     pub fn run(bytes: &[u8]) {
         super::twin_driver::run_with_choices(bytes);
     }
@@ -41,7 +41,7 @@ macro_rules! target {
 /// Runs the target on each file named on the command line.
 ///
 /// # Errors
-/// Fails if a file cannot be read.
+/// A file cannot be read.
 pub fn replay(target: fn(&[u8])) -> std::io::Result<()> {
     for file in std::env::args_os().skip(1) {
         target(&std::fs::read(file)?);
@@ -49,7 +49,7 @@ pub fn replay(target: fn(&[u8])) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The read sizes used to repeat a run; the result must not depend on them.
+/// The read sizes with which a run is repeated, because its result must not depend on them.
 const READ_SIZES: [usize; 3] = [1, 3, 64];
 
 /// A reader that returns at most `len` bytes per read.

@@ -6,7 +6,7 @@ use persistence::{RdbError, RdbLoader, ReadLimits};
 
 use crate::ChunkedReader;
 
-/// Loads `file` with several read sizes.
+/// Loads `file` with several read sizes, which must give the same result.
 pub fn run_rdb(file: &[u8]) {
     let whole = read_items(file);
     for len in crate::READ_SIZES {
@@ -17,7 +17,7 @@ pub fn run_rdb(file: &[u8]) {
     }
 }
 
-/// The items as text, and the final result.
+/// Returns the items as text, and the final result.
 fn read_items(input: impl Read) -> (Vec<String>, Result<(), RdbError>) {
     let mut items = Vec::new();
     let outcome = read_into(input, &mut items);

@@ -17,7 +17,7 @@ pub fn run_requests(bytes: &[u8]) {
     }
 }
 
-/// Parses like a connection does: consumed bytes are removed from the buffer, and the next piece is appended.
+/// Parses as a connection does: consumed bytes are removed from the buffer, and the next piece is appended.
 fn parse_pieces<'a>(parts: impl Iterator<Item = &'a [u8]>) -> (ParsedRequests, Option<ProtocolError>) {
     let (mut parser, mut buffer, mut requests) = (Parser::new(), Vec::new(), Vec::new());
     for piece in parts {

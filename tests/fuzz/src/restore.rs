@@ -16,7 +16,7 @@ pub fn run_restore(value: &[u8]) {
     assert_eq!(restore_and_dump(&first).as_ref(), Some(&first));
 }
 
-/// Appends the RDB version and a valid checksum.
+/// Appends the trailer of a payload: the RDB version and a valid checksum.
 #[must_use]
 pub fn payload_with_trailer(value: &[u8]) -> Vec<u8> {
     let mut payload = [value, &persistence::WRITTEN_VERSION.to_le_bytes()].concat();

@@ -16,11 +16,11 @@ const LIST_LIBRARIES_SCRIPT: &str = "local names = {}\nfor _, at in ipairs({'_G'
                      pairs(library) do names[#names + 1] = at .. '.' .. name .. ':' .. type(value) end\nend\n\
                      table.sort(names)\nreturn table.concat(names, ' ')";
 
-/// Replies to the commands that a script calls, in rotation.
+/// The replies that commands called by a script get, in rotation.
 const FAKE_REPLIES: [&[u8]; 6] =
     [b"+OK\r\n", b":7\r\n", b"$3\r\na\0b\r\n", b"*2\r\n$-1\r\n*1\r\n:1\r\n", b"-ERR no\r\n", b"*0\r\n"];
 
-/// The commands of the debugger's user, in rotation.
+/// The commands that the debugger's user sends, in rotation.
 const DEBUGGER_COMMANDS: [&str; 8] =
     ["step", "print", "trace", "step", "print a", "break 2", "eval 1", "step"];
 
@@ -78,7 +78,7 @@ impl DebugConsole for DebuggerUser {
     }
 }
 
-/// Runs `bytes` as a script.
+/// Runs `bytes` as a script, without and with the debugger.
 pub fn run_scripts(bytes: &[u8]) {
     INTERPRETER_STATE.with_borrow_mut(|state| {
         let (interpreter, world) = state.get_or_insert_with(|| {
@@ -86,7 +86,7 @@ pub fn run_scripts(bytes: &[u8]) {
             let world = run_text(&mut interpreter, LIST_LIBRARIES_SCRIPT.as_bytes(), false).expect("it runs");
             (interpreter, world)
         });
-        // The result does not matter. A debugged script runs in its own interpreter.
+        // Errors are expected, so the results are ignored. A debugged script runs in a separate interpreter.
         let _ = (run_text(interpreter, bytes, false), run_text(&mut new_interpreter(), bytes, true));
         let after = run_text(interpreter, LIST_LIBRARIES_SCRIPT.as_bytes(), false);
         assert!(after.as_ref() == Ok(&*world), "{} left behind {after:?}", bytes.escape_ascii());

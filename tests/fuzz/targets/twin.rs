@@ -1,4 +1,4 @@
-//! Fuzz target that compares the keyspace with its naive twin.
+//! Fuzz target that compares the keyspace with its reference model.
 #![cfg_attr(fuzzing, no_main)]
 
 fuzz::target!(fuzz::twin::run);

@@ -33,7 +33,7 @@ fn wait_for_end(mut child: Child) -> (ExitStatus, String) {
     (status, stderr)
 }
 
-/// Reads byte by byte, to leave later bytes to the next reader.
+/// Reads one line byte by byte, to leave later bytes to the next reader.
 fn first_line(out: &mut impl Read) -> String {
     let mut line = String::new();
     let mut byte = [0];
@@ -92,7 +92,7 @@ fn signals_are_forwarded_to_the_command() {
     assert_eq!(node.run("EXISTS l").int(), 0);
 }
 
-/// The command and its child ignore SIGTERM, but both must still end.
+/// Both the command and its child ignore SIGTERM, so losing the lock must end them by SIGKILL.
 #[test]
 fn losing_the_lock_kills_the_command_and_its_children() {
     let node = Node::start(&Program::redoubt(), "");
@@ -105,7 +105,7 @@ fn losing_the_lock_kills_the_command_and_its_children() {
     assert!(stderr.contains("l is lost: the server no longer has it"), "{stderr}");
     eventually("the child process is gone", || {
         let state = std::fs::read_to_string(format!("/proc/{started}/stat")).unwrap_or_default();
-        // The process may still be a zombie.
+        // An ended process may still exist as a zombie.
         (state.is_empty() || state.contains(") Z ")).then_some(())
     });
 }
@@ -125,7 +125,7 @@ fn on_lost_warn_keeps_the_command_running() {
     assert_eq!(status.code(), Some(3));
 }
 
-/// After its holder is killed, the lock becomes free when the lease ends, and not earlier.
+/// After its holder is killed, the lock becomes free when the lease ends and not earlier.
 #[test]
 fn lock_of_a_killed_holder_expires_with_its_lease() {
     let node = Node::start(&Program::redoubt(), "");
@@ -138,7 +138,7 @@ fn lock_of_a_killed_holder_expires_with_its_lease() {
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
-/// A typo in the command must not be reported only after an hour of waiting.
+/// A typo in the command must be reported at once, and not only after a long wait for the lock.
 #[test]
 fn missing_command_is_reported_before_waiting() {
     let node = Node::start(&Program::redoubt(), "");
@@ -162,7 +162,7 @@ fn waiting_for_an_unreachable_server_is_reported() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// The command succeeds before the loss is detected, so its work may have been done twice.
+/// The command succeeds before the loss of the lock is detected, so its work may have been done twice.
 #[test]
 fn loss_noticed_at_the_end_is_a_failure() {
     let node = Node::start(&Program::redoubt(), "");

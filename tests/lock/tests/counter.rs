@@ -17,7 +17,7 @@ const TASKS_PER_PROCESS: usize = 10;
 
 type OutputLines = Arc<Mutex<Vec<String>>>;
 
-/// The processes and their output.
+/// The processes that count, with their output.
 struct CountingProcesses {
     address: String,
     replicas: usize,
@@ -67,7 +67,7 @@ impl CountingProcesses {
         self.lines.lock().unwrap().len()
     }
 
-    /// Checks for deadlocks: waits for twenty more increments.
+    /// Waits for twenty more increments, which fails if there is a deadlock.
     fn wait_for_more(&self, description: &str) {
         let before = self.reported_count();
         eventually(description, || (self.reported_count() >= before + 20).then_some(()));
@@ -131,7 +131,7 @@ fn kill_and_pause_holders(counters: &mut CountingProcesses) {
         counters.kill_one(index);
         counters.wait_for_more("a holder was killed");
     }
-    // Paused beyond its lease: the others continue, and its writes after waking are rejected.
+    // One process is paused beyond its lease: the others continue, and its writes after waking are rejected.
     counters.signal(3, Signal::STOP);
     counters.wait_for_more("a holder is paused");
     std::thread::sleep(Duration::from_millis(4100));
@@ -145,7 +145,8 @@ fn no_increment_is_lost_while_cluster_masters_die() {
     let hosts: Vec<String> = cluster.nodes.iter().map(Node::address).collect();
     let mut counters = CountingProcesses::start(format!("redis+cluster://{}", hosts.join(",")), 1);
     kill_and_pause_holders(&mut counters);
-    // A promoted master has no replica to confirm writes until the dead node is back, so each failover waits for that.
+    // A promoted master has no replica to confirm writes until the dead node is back, so wait for it before each
+    // failover.
     let slot = cluster.nodes[0].run("CLUSTER KEYSLOT counter").int() as u16;
     for _ in 0..2 {
         let owner = cluster.wait_for_owner(slot, |_| true);

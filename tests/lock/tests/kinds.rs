@@ -77,8 +77,8 @@ async fn held_lock_is_not_granted_and_waiting_times_out() {
     assert!(lock.try_acquire().await.unwrap().is_some());
 }
 
-/// The lease is much longer than the test, so only the message can wake the waiter this soon: without messages it would
-/// retry after two seconds, and it is woken ten times within that time.
+/// Only the message can wake the waiter this soon, because the lease is much longer than the test. Without messages the
+/// waiter would retry after two seconds, and it is woken ten times within that time.
 #[tokio::test(flavor = "multi_thread")]
 async fn release_wakes_waiters() {
     let (node, locks) = start_with_locks().await;
@@ -99,7 +99,7 @@ async fn release_wakes_waiters() {
     assert!(waited < Duration::from_secs(10), "{waited:?}");
 }
 
-/// No message is published when a key is deleted or its holder dies.
+/// Waiters must acquire the lock although no message is published when a key is deleted or its holder dies.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_survive_lost_messages() {
     let (node, locks) = start_with_locks().await;
@@ -211,7 +211,8 @@ async fn fair_lock_is_granted_in_order_and_skips_dead_waiters() {
         let queued = || node.run("ZCARD redoubt_lock__queue:{l}").int();
         wait_until("the client is queued", || queued() == number + 1).await;
     }
-    // A dead waiter leaves its queue entry behind; one that gives up removes it. The third waiter does neither.
+    // A waiter that dies leaves its queue entry behind, and one that gives up removes it. The third waiter keeps
+    // waiting, so it must still get the lock.
     node.run("ZADD redoubt_lock__queue:{l} 0 dead:1");
     tasks.remove(1).abort();
     first.release().await.unwrap();

@@ -1,5 +1,6 @@
-//! Redisson clients and this crate exclude each other on the same key. Redisson's commands are written out by hand from
-//! its documented format: a hash of `uuid:thread` to count, the lease as expiry, and 0 published on release.
+//! Tests that Redisson clients and this crate exclude each other on the same key. Redisson's commands are written out
+//! by hand from its documented format: a hash of `uuid:thread` to count, the lease as expiry, and 0 published on
+//! release.
 
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ async fn check_mutual_exclusion_with_redisson(program: Program) {
     assert_eq!(redisson_unlock(&mut redisson), Reply::Int(1));
     let guard = waiting.await.unwrap();
 
-    // We hold the lock; Redisson gets the remaining lease time, and the message of our release.
+    // This crate holds the lock; Redisson gets the remaining lease time, and the message about the release.
     let mut listener = node.connect();
     listener.call(&["SUBSCRIBE", CHANNEL]);
     assert_eq!(redisson.call(&["TYPE", "orders"]), Reply::Simple("hash".into()));
@@ -90,7 +91,7 @@ async fn redisson_compatibility_on_redis() {
     check_mutual_exclusion_with_redisson(Program::redis()).await;
 }
 
-/// In a cluster with Redis 7, Redisson uses the sharded channel.
+/// In a cluster with Redis 7, Redisson publishes to the sharded channel, and its message must wake a waiter.
 async fn check_wakeups_in_a_cluster(program: Program) {
     let cluster = Cluster::start(&program, 1, 0);
     let node = &cluster.nodes[0];
@@ -102,7 +103,8 @@ async fn check_wakeups_in_a_cluster(program: Program) {
         let lock = lock.clone();
         async move { lock.acquire().await.unwrap() }
     });
-    // Redisson releases once we are subscribed; the lease of 30 seconds is longer than our wait.
+    // Redisson releases the lock after the client has subscribed; its lease of 30 seconds is longer than the client
+    // waits.
     harness::eventually("our client is subscribed", || {
         let listeners = redisson.call_line(&format!("PUBSUB SHARDNUMSUB {CHANNEL}"));
         (listeners.items()[1] == Reply::Int(1)).then_some(())

@@ -1,4 +1,4 @@
-//! Redlock on five independent masters.
+//! Tests Redlock on five independent masters.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn redlock_tolerates_two_dead_masters_of_five() {
     guard.release().await.unwrap();
     assert_eq!(holder_count(&nodes), 0);
 
-    // With three masters left, locks are acquired, renewed and released, and tokens keep increasing.
+    // Three of five masters are left. Locks must still be acquired, renewed and released, and tokens must increase.
     let short = Options::default().lease(Duration::from_secs(3)).wait(Duration::from_secs(20));
     let guard = theirs.with(short).acquire("l").await.unwrap();
     assert!(guard.token() > token);

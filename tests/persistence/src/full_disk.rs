@@ -54,7 +54,7 @@ fn writes_are_refused_while_the_disk_is_full_and_accepted_afterwards() {
     assert_eq!(node.run("GET counter").text(), next.to_string());
 }
 
-/// A script used to bypass the refusal of writes; its changes were lost with the next kill.
+/// The bug: a script could write although writes were refused, and its changes were lost with the next kill.
 #[test]
 fn scripts_cannot_write_while_the_disk_is_full() {
     let Some(node) = start_on_small_disk("") else { return };

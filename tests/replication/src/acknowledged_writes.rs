@@ -27,7 +27,7 @@ fn start_replication(replica: &Node, master: &Node) {
     });
 }
 
-/// Waits until both have the same offset, and asserts that their data is equal.
+/// Waits until both servers have the same offset, and asserts that their data is equal.
 fn wait_until_equal(replica: &Node, master: &Node) {
     let offset = |node: &Node| node.info("replication", "master_repl_offset");
     eventually("the replica has the master's offset", || {
@@ -58,7 +58,7 @@ fn shut_down(node: &mut Node, how: &str) {
     if how == "SIGTERM" {
         assert!(node.terminate().success());
     } else {
-        // The connection closes without a reply.
+        // There is no reply to the command, because the server closes the connection.
         let words: Vec<&str> = how.split(' ').collect();
         let reply = node.connect().try_call(&words);
         assert!(reply.is_err(), "{how}: {reply:?}");
@@ -66,7 +66,7 @@ fn shut_down(node: &mut Node, how: &str) {
     }
 }
 
-/// The running save contains only the writes before its start.
+/// A save that is running at the shutdown contains only the writes before the save's start.
 #[test]
 fn shutdown_during_bgsave_keeps_writes_made_after_its_start() {
     let mut node = Node::start(&Program::redoubt(), SAVING_OPTIONS);
@@ -80,7 +80,7 @@ fn shutdown_during_bgsave_keeps_writes_made_after_its_start() {
     assert_counters_kept(&node, &acknowledged, "during BGSAVE");
 }
 
-/// The shutdown waits for a frozen replica as long as the configuration says, and then exits.
+/// The shutdown waits for a frozen replica for as long as `shutdown-timeout` says, and then exits.
 #[test]
 fn shutdown_acknowledges_no_writes_after_waiting_for_frozen_replica() {
     let mut node =
@@ -95,7 +95,7 @@ fn shutdown_acknowledges_no_writes_after_waiting_for_frozen_replica() {
     assert_counters_kept(&node, &acknowledged, "with a frozen replica");
 }
 
-/// An aborted shutdown releases the waiting clients.
+/// Clients blocked by a shutdown continue when the shutdown is aborted or fails.
 #[test]
 fn writes_resume_after_aborted_or_failed_shutdown() {
     let node = Node::start(&Program::redoubt(), &format!("{SAVING_OPTIONS} {FAST_OPTIONS}"));
@@ -125,8 +125,8 @@ fn writes_resume_after_aborted_or_failed_shutdown() {
     });
 }
 
-/// Writes that the new master acknowledged are not overwritten by writes of the old master still in the stream, and
-/// they are in the database they were written to, on the new master and its own replica.
+/// The new master ignores writes of the old master that are still in the stream. Its own acknowledged writes must
+/// survive in the database to which they were written, also on its replica.
 #[test]
 fn promoted_replica_ignores_pending_writes_of_old_master() {
     let master = Node::start(&Program::redoubt(), REPLICATION_OPTIONS);
@@ -177,7 +177,7 @@ fn overwrite_keys(node: &Node, database: &str, stop: &AtomicBool) {
     }
 }
 
-/// A master that becomes a replica while clients write: the offset that it reports must match its data.
+/// When a master becomes a replica while clients write, the offset that it reports must match its data.
 #[test]
 fn demoted_master_matches_new_master_under_load() {
     let nodes: Vec<Node> = (0..2).map(|_| Node::start(&Program::redoubt(), REPLICATION_OPTIONS)).collect();
@@ -186,7 +186,7 @@ fn demoted_master_matches_new_master_under_load() {
         let (old, new) = (&nodes[round % 2], &nodes[(round + 1) % 2]);
         let counters = CounterClients::start(old, 4);
         if round < 5 {
-            // The old master gets writes that the new one does not have, and must discard them.
+            // The old master gets writes that the new master does not have, and must discard them.
             new.run("REPLICAOF NO ONE").expect_ok();
             old.run(&format!("REPLICAOF 127.0.0.1 {}", new.port)).expect_ok();
         } else {
@@ -206,7 +206,7 @@ fn demoted_master_matches_new_master_under_load() {
     }
 }
 
-/// The same in a cluster: a replica takes over with and without its master's consent.
+/// In a cluster, a replica takes over with and without its master's consent, and the offset must match the data.
 #[test]
 fn demoted_cluster_master_matches_successor_under_load() {
     let nodes: Vec<Node> = (0..2)

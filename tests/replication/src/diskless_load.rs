@@ -1,4 +1,4 @@
-//! A replica that loads its master's snapshot directly from the socket (`repl-diskless-load`).
+//! Tests of replicas that load their master's snapshot directly from the socket (`repl-diskless-load`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -55,7 +55,7 @@ fn force_full_resync(replica: &Node, master: &Node, value: &str) {
     replica.freeze();
     master.run("CLIENT KILL TYPE replica");
     write_keys(master, value);
-    // More than the backlog size.
+    // The value is longer than the backlog.
     master.connect().call(&["SET", "large", &"x".repeat(100_000)]).expect_ok();
     master.run("DEL large");
     replica.thaw();
@@ -83,14 +83,14 @@ fn old_data_is_served_while_new_snapshot_loads() {
     assert_eq!(replication_field(&master, "stats", "sync_full"), "2");
 }
 
-/// A link that breaks during the transfer loses the old data only in the mode that flushes first.
+/// If the link breaks during the transfer, the old data is lost only in the mode that flushes it first.
 #[test]
 fn broken_transfer_keeps_old_data_unless_it_was_flushed_first() {
     for (way, left) in [("disabled", 1000), ("swapdb", 1000), ("flush-before-load", 0)] {
         let mut master =
             start_server("--repl-backlog-size 16kb --rdbcompression no --rdb-key-save-delay 10000");
         write_keys(&master, "old");
-        // Enough data that the start of the snapshot is sent long before its end.
+        // There is so much data that the start of the snapshot is sent long before its end.
         let script = "for i = 1, 500 do redis.call('set', 'more:' .. i, ARGV[1]) end return 500";
         assert_eq!(master.connect().call(&["EVAL", script, "0", &"x".repeat(2000)]), Reply::Int(500));
         let replica = start_server(&format!("--repl-diskless-load {way}"));
@@ -124,7 +124,7 @@ fn broken_transfer_keeps_old_data_unless_it_was_flushed_first() {
     }
 }
 
-/// A fake master that answers each PSYNC with `snapshot`. It ends with the test process.
+/// Starts a fake master that answers each PSYNC with `snapshot`, and returns its port.
 fn start_scripted_master(snapshot: Vec<u8>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener.local_addr().expect("it is bound").port();
@@ -140,7 +140,7 @@ fn start_scripted_master(snapshot: Vec<u8>) -> u16 {
 fn send_reply(mut stream: TcpStream, snapshot: &[u8]) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines().map_while(Result::ok);
     while let Some(count) = lines.next()?.strip_prefix('*').and_then(|count| count.parse::<usize>().ok()) {
-        // Each argument follows a line with its length.
+        // Each argument follows a line that contains its length.
         let words: Vec<String> = lines.by_ref().take(2 * count).skip(1).step_by(2).collect();
         let reply = match words.first()?.to_ascii_uppercase().as_str() {
             "PING" => b"+PONG\r\n".to_vec(),
@@ -191,7 +191,7 @@ fn unloadable_snapshot_keeps_old_data() {
     assert_eq!(replica.run("GET key:7").text(), "new");
 }
 
-/// A Redis master can send both snapshot transfer formats.
+/// A Redis master can send a snapshot in both transfer formats.
 #[test]
 fn diskless_load_accepts_snapshots_of_redis() {
     for diskless in ["yes", "no"] {

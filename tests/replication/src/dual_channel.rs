@@ -1,16 +1,16 @@
-//! Full synchronisation over two connections (`dual-channel-replication-enabled`): Redoubt with Redoubt, and Redoubt
-//! with Valkey 9.1 on either side. Tests with Valkey are skipped where it is not installed.
+//! Tests of full synchronisation over two connections (`dual-channel-replication-enabled`) between Redoubt servers, and
+//! between Redoubt and Valkey 9.1. Tests with Valkey are skipped where it is not installed.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use harness::{Node, Program, Reply, eventually};
 
-/// Dual channel, no delay, DEBUG DIGEST enabled, no automatic saves.
+/// The options enable dual channel and DEBUG DIGEST, and disable the sync delay and automatic saves.
 const SERVER_OPTIONS: &str = "--dual-channel-replication-enabled yes --repl-diskless-sync-delay 0 \
                        --enable-debug-command yes --save ";
 
-/// Pairs of master and replica programs, at least one of them Redoubt.
+/// Pairs of master and replica programs, of which at least one is Redoubt.
 fn server_pairs() -> Vec<(Program, Program)> {
     let ours = Program::redoubt;
     let mut pairs = vec![(ours(), ours())];
@@ -26,14 +26,14 @@ fn write_keys(node: &Node) {
     assert_eq!(keys, Reply::Int(2000), "others than key:N: {:?}", foreign_keys(node));
 }
 
-/// The keys that `fill` does not write, and those that SCAN returns twice.
+/// Returns the keys that `fill` did not write, and those that SCAN returned twice.
 fn foreign_keys(node: &Node) -> Vec<String> {
     let mut seen = HashSet::new();
     let all = node.run("SCAN 0 COUNT 1000000").items()[1].items().to_vec();
     all.iter().map(Reply::text).filter(|key| !key.starts_with("key:") || !seen.insert(key.clone())).collect()
 }
 
-/// Makes each snapshot take some seconds.
+/// Slows the transfer down, so that each snapshot takes some seconds.
 fn slow_down_transfer(node: &Node) {
     node.run("CONFIG SET rdb-key-save-delay 1000").expect_ok();
 }
@@ -71,7 +71,7 @@ fn count_channels(master: &Node) -> [String; 2] {
         }
         let clients = master.run("CLIENT LIST TYPE replica").text();
         let mut lines: Vec<&str> = clients.lines().collect();
-        // Redoubt lists them in the order in which they became replicas, Valkey in the order of connection.
+        // Redoubt lists the channels in the order in which they became replicas, Valkey in the order of connection.
         lines.sort_by_key(|line| !line.contains("cmd=sync "));
         let id = |line: &&str| Some(line.split_once("id=")?.1.split_once(' ')?.0.to_owned());
         let ids: Vec<String> = lines.iter().filter_map(id).collect();
@@ -93,7 +93,7 @@ fn start_writer(stop: &AtomicBool, master: &Node) {
     }
 }
 
-/// Stops the load on drop, also when the test fails.
+/// Stops the writer when it is dropped, also if the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -102,8 +102,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Under load, snapshot and stream are transferred at the same time. Each channel is killed once on the way, which
-/// restarts the synchronisation.
+/// Under load, snapshot and stream are transferred at the same time. Each channel is killed once during the transfer,
+/// which restarts the synchronisation.
 fn assert_dual_channel_sync(master: &Program, replica: &Program) {
     let (master, replica) = (Node::start(master, SERVER_OPTIONS), Node::start(replica, SERVER_OPTIONS));
     write_keys(&master);
@@ -152,7 +152,7 @@ fn losing_either_channel_restarts_dual_channel_sync() {
     }
 }
 
-/// More is written during the snapshot than the replica may buffer: the rest stays in the master's buffer, and nothing
+/// During the snapshot, more is written than the replica may buffer. The rest stays in the master's buffer, and nothing
 /// is lost.
 #[test]
 fn replica_buffers_no_more_than_its_limit_during_dual_channel_sync() {
@@ -202,7 +202,7 @@ fn chained_replica_uses_dual_channel_replication() {
     assert_eq!(info_counter(&middle, "sync_full"), 1);
 }
 
-/// If either side disables the option one connection is used, and an unknown RDB client id is refused with Valkey's
+/// If either side disables dual channel, one connection is used. An unknown RDB client id is refused with Valkey's
 /// error.
 #[test]
 fn single_channel_sync_if_either_side_disables_dual_channel() {

@@ -1,4 +1,4 @@
-//! Hashes on masters and replicas: written during a synchronisation and afterwards, and reloaded from disk.
+//! Tests of hashes on masters and replicas: written during and after a synchronisation, and reloaded from disk.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -24,7 +24,7 @@ fn set_fields(connection: &mut Connection, key: &str, fields: std::ops::Range<us
     }
 }
 
-/// Writes small hashes, hashes with hundreds of fields and a large one, and applies all kinds of changes to them.
+/// Writes small, medium and large hashes, and applies all kinds of changes to them.
 fn write_hashes(connection: &mut Connection, prefix: &str) {
     for number in 0..200 {
         let key = format!("{prefix}:small:{number}");
@@ -46,7 +46,7 @@ fn write_hashes(connection: &mut Connection, prefix: &str) {
     call_command(connection, &["DEL", &format!("{prefix}:small:7"), &format!("{prefix}:medium:3")]);
 }
 
-/// Sets TTLs on fields: some of an hour, some that expire within the test.
+/// Sets TTLs on fields: some last an hour, and some expire within the test.
 fn write_field_ttls(connection: &mut Connection, prefix: &str) {
     for key in [format!("{prefix}:renamed"), format!("{prefix}:medium:1"), format!("{prefix}:small:50")] {
         set_fields(connection, &key, 0..40, "a value that expires");
@@ -89,7 +89,7 @@ fn assert_replicates(master: &Program, replica: &Program, times: bool) -> (Node,
     }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Writes before, during and after the synchronisation.
+        // A client writes before, during and after the synchronisation.
         scope.spawn(|| {
             let mut connection = master.connect();
             for round in 0..1000 {
@@ -119,7 +119,7 @@ fn replica_has_hashes_of_every_size_with_field_ttls() {
     let (master, replica) = assert_replicates(&Program::redoubt(), &Program::redoubt(), true);
     // `after:small:50` gets its TTLs last: a field that expired between the two digests would make them differ.
     for key in ["before:renamed", "after:medium:1", "meanwhile:0:small:50", "after:small:50"] {
-        // Fields with a short TTL are gone on both, the others have the same expiry time on both.
+        // Fields with a short TTL must be gone on both servers, and the others must have the same expiry time on both.
         let line = format!("HPEXPIRETIME {key} FIELDS 5 field:00000001 field:00000022 field:00000003 x y");
         eventually("the fields expire", || {
             let times: Vec<i64> = master.run(&line).items().iter().map(Reply::int).collect();
@@ -129,7 +129,7 @@ fn replica_has_hashes_of_every_size_with_field_ttls() {
         });
     }
     wait_until_equal(&replica, &master);
-    // Save and reload on both sides.
+    // Both servers save and reload their data.
     let before = dataset_digest(&master);
     master.run("DEBUG RELOAD").expect_ok();
     assert_eq!(dataset_digest(&master), before);
@@ -170,7 +170,7 @@ fn hashes_survive_migrate_to_another_server_and_back() {
     }
 }
 
-/// Thousands of fields of one large hash expire at the same time.
+/// Thousands of fields of one large hash expire at the same time, and the hash must be deleted with the last one.
 #[test]
 fn large_hash_expires_many_fields_at_once() {
     let node = Node::start(&Program::redoubt(), SERVER_OPTIONS);
@@ -194,7 +194,7 @@ fn large_hash_expires_many_fields_at_once() {
     assert_ne!(node.info("memory", "lazyfreed_objects").as_deref(), Some("0"));
 }
 
-/// The arguments of the next request from a client.
+/// Reads the arguments of the next request that the client sends.
 fn read_request(reader: &mut impl BufRead) -> Vec<Vec<u8>> {
     let number = |reader: &mut dyn BufRead| -> usize {
         let mut line = String::new();

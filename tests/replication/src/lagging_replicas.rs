@@ -1,4 +1,4 @@
-//! Replicas that cannot keep up because the master writes too fast or because their own disk fails.
+//! Tests of replicas that cannot keep up because the master writes too fast or because their own disk fails.
 
 use std::fs;
 
@@ -27,8 +27,8 @@ fn start_writer(master: &Node, line: &str) {
     });
 }
 
-/// The first time the replica falls behind it is disconnected; when it reconnects, writers are throttled so that it can
-/// catch up.
+/// When the replica falls behind for the first time, it is disconnected. After it has reconnected, writers are
+/// throttled so that it can catch up.
 #[test]
 fn writers_are_throttled_for_reconnecting_slow_replica() {
     let (master, replica) =
@@ -58,8 +58,8 @@ fn make_saves_fail(node: &Node) {
     });
 }
 
-/// With `replica-ignore-disk-write-errors no` a replica stops applying writes that it cannot persist, and continues by
-/// itself when its disk works again.
+/// With `replica-ignore-disk-write-errors no` a replica stops applying writes that it cannot persist, and resumes
+/// without help when its disk works again.
 #[test]
 fn replica_with_disk_errors_stops_applying_unless_configured_to_ignore_them() {
     let save = "--save 3600 1000000 --rdb-del-sync-files yes";

@@ -1,5 +1,6 @@
-//! Redis 7.0 and Valkey 9.1 as replicas and masters of Redoubt, and exchanging files with it: data of every type, under
-//! load, through broken links and a promotion. Tests with Valkey are skipped where it is not installed.
+//! Tests of Redis 7.0 and Valkey 9.1 as replicas and masters of Redoubt, and of exchanging files with them: data of
+//! every type, under load, through broken links and a promotion. Tests with Valkey are skipped where it is not
+//! installed.
 
 use std::fs;
 use std::path::Path;
@@ -7,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use harness::{Connection, Node, Program, Reply, eventually};
 
-/// No diskless sync delay, DEBUG DIGEST enabled, no automatic saves.
+/// The options disable the sync delay and automatic saves, and enable DEBUG DIGEST.
 const SERVER_OPTIONS: &str = "--repl-diskless-sync-delay 0 --enable-debug-command yes --save ";
 
-/// The installed peer servers.
+/// The installed servers with which Redoubt is tested.
 fn peer_programs() -> Vec<Program> {
     std::iter::once(Program::redis()).chain(Program::valkey()).collect()
 }
 
-/// A few keys of every type, in each encoding.
+/// Commands that write a few keys of every type, in each encoding.
 const SMALL_BACKLOG: &[&str] = &[
     "SET number 12345",
     "SET text hello",
@@ -111,7 +112,7 @@ fn assert_same_data(one: &Node, other: &Node) {
     assert_same_digest(one, other);
 }
 
-/// DEBUG DIGEST does not include pending entries of consumer groups, or functions.
+/// Compares DEBUG DIGEST, and pending entries of consumer groups and functions, which the digest does not include.
 fn assert_same_digest(one: &Node, other: &Node) {
     for question in ["DBSIZE", "DEBUG DIGEST", "XPENDING events readers", "PEXPIRETIME timed", "FCALL f 0"] {
         assert_eq!(one.run(question), other.run(question), "{question}");
@@ -124,8 +125,8 @@ fn assert_same_digest(one: &Node, other: &Node) {
     assert_eq!(elsewhere(one), elsewhere(other));
 }
 
-/// The replica synchronises under load, loses its link three times and resumes by partial resync, has all data, and is
-/// promoted; then the old master resumes from it by partial resync too.
+/// The replica synchronises under load, loses its link three times, resumes by partial resync and has all data. Then it
+/// is promoted, and the old master resumes from it by partial resync too.
 fn assert_replicates(master: &Program, replica: &Program) {
     let (master, replica) = (Node::start(master, SERVER_OPTIONS), Node::start(replica, SERVER_OPTIONS));
     write_keys(&master);
@@ -157,7 +158,7 @@ fn assert_replicates(master: &Program, replica: &Program) {
     assert_eq!(master.run("GET promoted").text(), "yes");
 }
 
-/// Stops the load on drop, also when the test fails.
+/// Stops the writer when it is dropped, also if the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -198,7 +199,7 @@ fn valkey_falls_back_to_single_channel_sync() {
     }
 }
 
-/// `reader` loads an RDB file that `writer` saved.
+/// Asserts that `reader` loads an RDB file that `writer` saved.
 fn assert_loads_rdb_of(writer: &Program, reader: &Program) {
     let written = Node::start(writer, SERVER_OPTIONS);
     write_keys(&written);
@@ -209,7 +210,7 @@ fn assert_loads_rdb_of(writer: &Program, reader: &Program) {
     assert_same_digest(&loaded, &written);
 }
 
-/// `reader` loads the AOF of `writer`: a base file from a rewrite, and an increment with later commands.
+/// Asserts that `reader` loads the AOF of `writer`: a base file from a rewrite, and an increment with later commands.
 fn assert_loads_aof_of(writer: &Program, reader: &Program) {
     let options = format!("--appendonly yes --appendfsync always {SERVER_OPTIONS}");
     let mut written = Node::start(writer, &options);
@@ -350,7 +351,7 @@ fn redoubt_loads_files_of_redis_86_and_replicates_it() {
         copy_folder(&written.folder().join("appendonlydir"), &loaded.folder().join("appendonlydir"));
         loaded.launch();
         assert_has_redis_86_data(&loaded);
-        // The active time of consumers survives a restart of Redoubt too.
+        // The active time of consumers must also survive a restart of Redoubt.
         if options == "--appendonly no" {
             loaded.run("SAVE").expect_ok();
             loaded.kill();
@@ -360,7 +361,7 @@ fn redoubt_loads_files_of_redis_86_and_replicates_it() {
     }
 }
 
-/// Vector sets are the one type that Redoubt does not support.
+/// Vector sets are the only type that Redoubt does not support, and the error must name them.
 #[test]
 fn vector_sets_are_refused_by_name() {
     let Some(redis) = Program::redis86() else { return };

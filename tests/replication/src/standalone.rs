@@ -1,4 +1,4 @@
-//! Replication between standalone servers, with Redoubt or a real Redis on either side.
+//! Tests of replication between standalone servers, with Redoubt or a real Redis on either side.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Far below the minute after which a master takes back its role from a target that does not reply.
+/// Far less than the minute after which a master takes back its role from a target that does not reply.
 const FAST_FAILOVER: Duration = Duration::from_secs(20);
 
 /// Writes `count` keys and returns the replication offset afterwards.
@@ -36,7 +36,7 @@ fn wait_until_linked(replica: &Node) {
     });
 }
 
-/// Waits until both have equal data, judged by DBSIZE and a sample of values.
+/// Waits until both servers have equal data, judged by DBSIZE and a sample of values.
 fn wait_until_equal(replica: &Node, master: &Node, keys: &[String]) {
     let offset = |node: &Node| node.info("replication", "master_repl_offset");
     eventually("the replica has the master's offset", || (offset(replica) == offset(master)).then_some(()));
@@ -51,7 +51,7 @@ fn dataset_sample(prefix: &str, count: usize) -> Vec<String> {
     (0..count).step_by(7).map(|number| format!("{prefix}:{number}")).collect()
 }
 
-/// A full synchronisation followed by the stream, which carries the effects of commands rather than the commands.
+/// After a full synchronisation, the stream must carry the effects of commands rather than the commands.
 fn assert_syncs_and_streams(master: &Program, replica: &Program) {
     let master = Node::start(master, "--save ");
     let replica = Node::start(replica, "--save ");
@@ -94,7 +94,7 @@ fn assert_syncs_and_streams(master: &Program, replica: &Program) {
     wait_until_equal(&replica, &master, &[]);
 }
 
-/// Runs one command in another database, on a separate connection.
+/// Runs one command in another database than the connection's, on a separate connection.
 trait RunInDatabase {
     fn run_in_database(&self, database: u8, line: &str) -> Reply;
 }
@@ -122,7 +122,7 @@ fn redoubt_replicates_redis() {
     assert_syncs_and_streams(&Program::redis(), &Program::redoubt());
 }
 
-/// A broken link resumes from the backlog, without a second full synchronisation.
+/// After the link breaks, the replica resumes from the backlog without a second full synchronisation.
 #[test]
 fn broken_link_resumes_with_partial_resync() {
     let master = Node::start(&Program::redoubt(), "--save ");
@@ -144,7 +144,7 @@ fn broken_link_resumes_with_partial_resync() {
     assert_eq!(master.info("stats", "sync_full"), full);
 }
 
-/// A killed replica restarts with the data of its full synchronisation and catches up, without effect on the master.
+/// A killed replica restarts with the data of its full synchronisation and catches up. Its master is not affected.
 #[test]
 fn killed_replica_catches_up() {
     let master = Node::start(&Program::redoubt(), "--save ");
@@ -163,7 +163,8 @@ fn killed_replica_catches_up() {
     );
 }
 
-/// After the load, the replica reports the link as down at once instead of waiting for the replication timeout.
+/// If the master dies while the replica loads, the replica reports the link as down right after the load instead of
+/// waiting for the replication timeout.
 #[test]
 fn master_dying_during_load_is_detected_after_load() {
     let mut master = Node::start(&Program::redoubt(), "--save ");
@@ -240,7 +241,7 @@ fn master_without_enough_replicas_refuses_writes() {
     eventually("and taken again", || (master.run("SET a 3") == Reply::Simple("OK".into())).then_some(()));
 }
 
-/// A replica hides expired keys and leaves their deletion to its master.
+/// A replica hides expired keys from clients and leaves their deletion to its master.
 #[test]
 fn replica_hides_expired_keys_without_deleting_them() {
     let master = Node::start(&Program::redoubt(), "--save  --enable-debug-command yes");
@@ -278,7 +279,8 @@ fn stalled_replica_is_disconnected_at_output_buffer_limit() {
     drop(stuck);
 }
 
-/// The backlog is in memory anyway, so a replica may lag that far whatever its client class limit.
+/// A replica may lag by the size of the backlog whatever its client class limit, because the backlog is in memory
+/// anyway.
 #[test]
 fn replica_lag_within_backlog_size_is_never_disconnected() {
     let options = "--save  --client-output-buffer-limit replica 1mb 1mb 1 --repl-backlog-size 32mb";
@@ -358,7 +360,7 @@ fn assert_failover_promotes_replica(master: &Program, replica: &Program) {
     assert!(nowhere.is_error("ERR FAILOVER target HOST and PORT is not a replica."), "{nowhere:?}");
     assert!(replica.run("FAILOVER").is_error("ERR FAILOVER is not valid when server is a replica."));
     master.run("SET k 1").expect_ok();
-    // The replica has everything before the master has received the acknowledgement.
+    // The replica has all data before the master has received the acknowledgement.
     eventually("the master knows that its replica is in sync", || {
         master.info("replication", "slave0")?.contains("state=online").then_some(())
     });
@@ -389,8 +391,8 @@ fn failover_command_works_between_redoubt_and_redis() {
     assert_failover_promotes_replica(&Program::redis(), &Program::redoubt());
 }
 
-/// A frozen replica keeps a failover from completing. Until it is aborted, the master refuses REPLICAOF; afterwards its
-/// writes continue.
+/// A frozen replica keeps a failover from completing. Until the failover is aborted, the master refuses REPLICAOF;
+/// afterwards its writes continue.
 fn assert_failover_can_be_aborted(program: &Program) {
     let master = Node::start(program, "--save ");
     let replica = Node::start(program, "--save ");
@@ -439,7 +441,7 @@ fn wait_for_blocked(master: &Node) {
     eventually("they are blocked", || (master.info("clients", "blocked_clients")? == "4").then_some(()));
 }
 
-/// Blocked clients stay blocked until a failover succeeds. Then each one gets the reply that Valkey sends.
+/// Blocked clients stay blocked until a failover succeeds. Then each client gets the reply that Valkey sends.
 fn assert_clients_stay_blocked_until_failover(program: &Program) {
     let master = Node::start(program, "--save ");
     let replica = Node::start(program, "--save ");
@@ -578,7 +580,7 @@ fn shutdown_waits_for_replicas_and_can_be_aborted() {
     assert_eq!(replica.run("GET k"), Reply::Bulk(b"2".to_vec()));
 }
 
-/// The master executes commands that fail on this replica. The replica reports the error and does not accept a
+/// The replica cannot execute commands that succeeded on its master. It reports the error and does not accept a
 /// failover.
 #[test]
 fn inconsistent_replica_reports_error_and_refuses_failover() {
@@ -597,7 +599,7 @@ fn inconsistent_replica_reports_error_and_refuses_failover() {
     replica.run("RPUSH bits x");
     replica.run("SET list x").expect_ok();
     let mut client = master.connect();
-    // In one pipeline with commands that succeed, and in a transaction.
+    // The commands fail in one pipeline with commands that succeed, and in a transaction.
     client.send_raw(b"SET k 2\r\nSETBIT bits 7 1\r\nSET k 3\r\nMULTI\r\nSET k 4\r\nRPUSH list a\r\nEXEC\r\nSET k 5\r\n").expect("it reads");
     (0..8).for_each(|_| drop(client.read().expect("a reply")));
     eventually("the replica has the last write", || {
@@ -715,7 +717,7 @@ fn restarted_master_allows_partial_resync_and_replicates_expirations() {
     assert_eq!(replica.run("DBSIZE"), Reply::Int(100));
     assert_eq!(replica.run_in_database(3, "DBSIZE"), Reply::Int(0));
     assert_eq!(master.info("stats", "sync_full").as_deref(), Some("0"), "it went on");
-    // The same when the file is reloaded while the server runs.
+    // The partial resync must also succeed when the file is reloaded while the server runs.
     master.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
     master.run("SET brief x PX 1").expect_ok();
     master.run("DEBUG RELOAD").expect_ok();

@@ -1,4 +1,4 @@
-//! One copy of the shard: a process with its log, as replica, candidate or master.
+//! One copy of the shard: a process with its log, which is a replica, a candidate or a master.
 
 use std::collections::BTreeMap;
 
@@ -9,58 +9,58 @@ use crate::message::{Acknowledgement, Append};
 use crate::model::{Durability, Speed};
 use crate::omission::Omission;
 
-/// The part that a copy plays.
+/// The role that a copy has in the shard.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Role {
-    /// Follows the master of the newest epoch that it knows.
+    /// The copy follows the master of the newest epoch that it knows.
     Replica,
-    /// Has dropped its data for a full synchronisation and acknowledges nothing.
+    /// The copy has dropped its data for a full synchronisation and acknowledges nothing.
     Syncing,
-    /// Has asked the group to be promoted.
+    /// The copy has asked the group to be promoted.
     Candidate,
-    /// The master of its epoch, as far as it knows.
+    /// The copy is the master of its epoch, as far as it knows.
     Master(Leadership),
 }
 
-/// A master's state.
+/// The state that only a master has.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Leadership {
-    /// The newest set that the master knows to be decided.
+    /// The newest in-sync set that the master knows to be decided.
     pub(crate) decided: Incarnations,
     /// The version of `decided`.
     pub(crate) version: u8,
     /// The members of a proposal whose outcome is unknown.
     pub(crate) proposal: Option<Incarnations>,
-    /// How many entries each incarnation has acknowledged in this epoch.
+    /// The number of entries that each incarnation has acknowledged in this epoch.
     pub(crate) acknowledged: BTreeMap<Incarnation, u8>,
-    /// The number of committed entries.
+    /// The number of entries that every member of the set has acknowledged.
     pub(crate) committed: u8,
-    /// The master serves once this many entries are committed.
+    /// The number of committed entries from which the master serves clients.
     pub(crate) serves_from: u8,
-    /// The newest lease round.
+    /// The number of the newest lease round.
     pub(crate) round: u8,
-    /// Ticks until the lease of that round ends.
+    /// The number of ticks until the lease of the newest round ends.
     pub(crate) round_left: u8,
-    /// Who has answered in that round.
+    /// The incarnations that have answered in the newest round, and so promised not to stand.
     pub(crate) promised: Incarnations,
-    /// A lease was held at some time, which counts only if a rule is left out.
+    /// Whether the master has ever held a lease, which counts only with [`Omission::CheckLeaseOnce`].
     pub(crate) had_lease: bool,
 }
 
-/// A copy.
+/// The state of one copy of the shard.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Copy {
-    /// Whether the process runs.
+    /// Whether the copy's process runs.
     pub(crate) is_up: bool,
-    /// The identity of its data.
+    /// The identity of the copy's data.
     pub(crate) incarnation: Incarnation,
-    /// Its log; kept over a crash only with [`Durability::Disk`].
+    /// The copy's log, which survives a crash only with [`Durability::Disk`].
     pub(crate) log: Log,
-    /// The newest epoch that it has heard of.
+    /// The newest epoch that the copy has learned of.
     pub(crate) epoch: u8,
-    /// Its role.
+    /// The copy's current role.
     pub(crate) role: Role,
-    /// Ticks until it may stand for promotion.
+    /// The number of ticks until the copy may ask to be promoted.
     pub(crate) promise: u8,
 }
 
@@ -105,7 +105,7 @@ impl Leadership {
 }
 
 impl Copy {
-    /// A replica without data.
+    /// Creates a replica without data.
     pub(crate) fn new(node: u8) -> Self {
         Self {
             is_up: true,
@@ -117,7 +117,7 @@ impl Copy {
         }
     }
 
-    /// The master's state, if the process runs as a master.
+    /// The master's state; `None` if the process is down or not a master.
     pub(crate) fn leadership(&self) -> Option<&Leadership> {
         match &self.role {
             Role::Master(leadership) if self.is_up => Some(leadership),
@@ -125,7 +125,7 @@ impl Copy {
         }
     }
 
-    /// The number of committed entries, if this is a master that serves clients.
+    /// The number of committed entries; `None` unless this is a master that serves clients.
     pub(crate) fn served(&self) -> Option<u8> {
         self.leadership()
             .filter(|master| master.committed >= master.serves_from)
@@ -139,7 +139,7 @@ impl Copy {
         self.served().is_some() && self.leadership().is_some_and(has_lease)
     }
 
-    /// Makes this the master that `state` names.
+    /// Makes this copy the master that `state` names.
     pub(crate) fn lead(&mut self, state: &SetState, omitted: Option<Omission>) {
         self.epoch = state.epoch;
         if state.epoch > 1 {
@@ -153,7 +153,7 @@ impl Copy {
         self.role = Role::Master(leadership);
     }
 
-    /// Appends a write.
+    /// Appends a client's write to the log.
     pub(crate) fn write(&mut self, value: u8, omitted: Option<Omission>) {
         self.log.push(Entry { epoch: self.epoch, value });
         if let Role::Master(leadership) = &mut self.role {
@@ -161,13 +161,13 @@ impl Copy {
         }
     }
 
-    /// The message that the master sends to its replicas.
+    /// The message with which a master sends its log to replicas; `None` on other copies.
     pub(crate) fn append(&self) -> Option<Append> {
         let round = self.leadership()?.round;
         Some(Append { epoch: self.epoch, round, log: self.log.clone() })
     }
 
-    /// Takes entries from a master. Returns the acknowledgement.
+    /// Takes entries from a master. Returns the acknowledgement, if the entries are accepted.
     pub(crate) fn receive(
         &mut self,
         message: &Append,
@@ -212,7 +212,7 @@ impl Copy {
         })
     }
 
-    /// Counts an acknowledgement.
+    /// Counts an acknowledgement, which may commit entries and renew the lease.
     pub(crate) fn count(&mut self, message: &Acknowledgement, speed: Speed, omitted: Option<Omission>) {
         let own_epoch = message.epoch == self.epoch;
         let Role::Master(leadership) = &mut self.role else { return };
@@ -235,7 +235,7 @@ impl Copy {
         leadership.commit(&self.log, omitted);
     }
 
-    /// Begins a lease round.
+    /// Begins a lease round, which other copies answer with a promise.
     pub(crate) fn renew(&mut self, speed: Speed, omitted: Option<Omission>) {
         if let Role::Master(leadership) = &mut self.role {
             leadership.round += 1;
@@ -244,7 +244,7 @@ impl Copy {
         }
     }
 
-    /// Proposes other members.
+    /// Proposes another in-sync set.
     pub(crate) fn propose(&mut self, members: Incarnations, omitted: Option<Omission>) {
         if let Role::Master(leadership) = &mut self.role {
             leadership.proposal = Some(members);
@@ -252,7 +252,7 @@ impl Copy {
         }
     }
 
-    /// Learns a state of the group.
+    /// Learns a state that the group has decided.
     pub(crate) fn learn(&mut self, state: &SetState, omitted: Option<Omission>) {
         if state.epoch > self.epoch {
             let is_promoted = self.role == Role::Candidate
@@ -279,13 +279,13 @@ impl Copy {
             && state.version > 0
             && !state.members.contains(self.incarnation)
         {
-            // The master has removed it. A request of its own that arrives late may still begin an epoch, but only a
-            // candidate becomes the master of it.
+            // The master has removed this copy. A late request of the copy may still begin an epoch, but only a
+            // candidate becomes that epoch's master.
             self.role = Role::Replica;
         }
     }
 
-    /// Lets a tick of time pass.
+    /// Lets one tick pass by this copy's clock.
     pub(crate) fn tick(&mut self) {
         self.promise = self.promise.saturating_sub(1);
         if let Role::Master(leadership) = &mut self.role {
@@ -293,7 +293,7 @@ impl Copy {
         }
     }
 
-    /// Ends the process.
+    /// Ends the process. Whether its data is lost is decided when it restarts.
     pub(crate) fn crash(&mut self, omitted: Option<Omission>) {
         self.is_up = false;
         if omitted != Some(Omission::RestartAsMaster) || !matches!(self.role, Role::Master(_)) {
@@ -304,7 +304,7 @@ impl Copy {
         }
     }
 
-    /// Starts the process again.
+    /// Starts the process again after a crash.
     pub(crate) fn restart(&mut self, durability: Durability, promise: u8, omitted: Option<Omission>) {
         self.is_up = true;
         match durability {
@@ -333,7 +333,7 @@ impl Copy {
         self.log = Log::default();
     }
 
-    /// Records that the lease was checked.
+    /// Records that the lease was checked for a read.
     pub(crate) fn check_lease(&mut self, omitted: Option<Omission>) {
         if omitted == Some(Omission::CheckLeaseOnce)
             && self.serves_reads(omitted)

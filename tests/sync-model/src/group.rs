@@ -1,9 +1,9 @@
-//! The configuration group's replicated state, as one register.
+//! The configuration group's replicated state, modelled as one register.
 
 use crate::message::GroupRequest;
 use crate::omission::Omission;
 
-/// The data of a copy: the node, and how often it has dropped its data.
+/// The identity of a copy's data: the node, and how often the node has dropped its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Incarnation {
     /// The index of the node.
@@ -12,7 +12,7 @@ pub(crate) struct Incarnation {
     pub(crate) generation: u8,
 }
 
-/// A set of incarnations, at most four generations of each node.
+/// A set of incarnations with at most four generations of each node, stored as bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Incarnations(u16);
 
@@ -22,32 +22,32 @@ impl Incarnations {
         1 << (incarnation.node * 4 + incarnation.generation)
     }
 
-    /// Whether it contains `incarnation`.
+    /// Whether the set contains `incarnation`.
     pub(crate) fn contains(self, incarnation: Incarnation) -> bool {
         self.0 & Self::bit(incarnation) != 0
     }
 
-    /// Whether it contains any generation of the node.
+    /// Whether the set contains any generation of the node.
     pub(crate) fn contains_node(self, node: u8) -> bool {
         self.0 & 0b1111 << (node * 4) != 0
     }
 
-    /// The set with `incarnation`.
+    /// Returns the set with `incarnation` added.
     pub(crate) fn with(self, incarnation: Incarnation) -> Self {
         Self(self.0 | Self::bit(incarnation))
     }
 
-    /// The set without `incarnation`.
+    /// Returns the set with `incarnation` removed.
     pub(crate) fn without(self, incarnation: Incarnation) -> Self {
         Self(self.0 & !Self::bit(incarnation))
     }
 
-    /// The members of either set.
+    /// Returns the members of both sets.
     pub(crate) fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// All members.
+    /// Iterates over all members.
     pub(crate) fn iter(self) -> impl Iterator<Item = Incarnation> {
         (0..12)
             .filter(move |bit| self.0 & 1 << bit != 0)
@@ -55,16 +55,16 @@ impl Incarnations {
     }
 }
 
-/// The group's state for the shard.
+/// The group's state for the shard: who is master, and which copies are in sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SetState {
-    /// Increased by each promotion.
+    /// The current epoch, increased by each promotion.
     pub(crate) epoch: u8,
-    /// Increased by each change of the members within an epoch.
+    /// The version of the set, increased by each change of the members within an epoch.
     pub(crate) version: u8,
-    /// The promoted incarnation.
+    /// The incarnation that was promoted in this epoch.
     pub(crate) master: Incarnation,
-    /// The in-sync set without the master.
+    /// The incarnations in the in-sync set, without the master.
     pub(crate) members: Incarnations,
 }
 
@@ -82,7 +82,7 @@ impl SetState {
                     Some(Omission::IgnoreIncarnations) => {
                         self.members.contains_node(candidate.node) || self.master.node == candidate.node
                     }
-                    // The master's own data after a restart holds everything, too.
+                    // The master's own data after a restart has every acknowledged write, too.
                     _ => self.members.contains(candidate) || self.master == candidate,
                 };
                 let members = self.members.without(candidate);

@@ -1,15 +1,15 @@
-//! Liveness: a fair schedule without faults, tried from every state.
+//! Checks liveness by a fair schedule without faults, which is tried from every state.
 
 use crate::COPIES;
 use crate::copy::Role;
 use crate::model::{Action, Shard, State, is_alive};
 
-/// Rounds after which a shard without faults has to serve.
+/// The number of rounds after which a shard without faults must serve clients.
 const ROUNDS: usize = 12;
 
 impl Shard {
-    /// Whether the shard serves reads after some rounds without faults, provided that a copy that may be promoted is
-    /// alive.
+    /// Whether the shard serves reads after some rounds without faults. States in which no copy that may be promoted is
+    /// alive are exempt.
     pub(crate) fn heals(&self, state: &State) -> bool {
         let mut state = state.clone();
         // The limits of the search do not apply to the fair schedule.
@@ -20,8 +20,8 @@ impl Shard {
         for _ in 0..ROUNDS {
             let decided = *state.decided();
             let mut candidates = decided.members.iter().chain([decided.master]);
-            // Without anyone to promote, the shard rightly stays down until its data is back. A removal that was under
-            // way when the master died may lead there.
+            // Without a replica to promote, the shard correctly stays down until its data is back. This can happen if
+            // the master died while a node was being removed.
             let is_lost = !candidates.any(|member| is_alive(&state, member));
             if is_lost || state.copies.iter().any(|copy| copy.serves_reads(self.omitted)) {
                 return true;
@@ -35,7 +35,7 @@ impl Shard {
         *state = self.after(state, action);
     }
 
-    /// Everything that is under way arrives, and every copy does what its timers ask for.
+    /// Delivers all messages in transit, and lets every copy do what its timers require.
     fn fair_round(&self, mut state: State) -> State {
         for request in state.requests.clone() {
             self.step(&mut state, &Action::Decide(request));
@@ -59,14 +59,14 @@ impl Shard {
         state
     }
 
-    /// The master hears from everyone who is up, and removes the others from its set.
+    /// The master gets replies from all running copies, and removes the others from its set.
     fn lead_round(&self, state: &mut State, master: usize) {
         self.step(state, &Action::Renew(master));
         // A full synchronisation takes two messages.
         for _ in 0..2 {
             let Some(message) = state.copies[master].append() else { return };
             for index in (0..COPIES).filter(|index| *index != master) {
-                // The bound on dropped data stays: a node beyond it counts as dead.
+                // The bound on dropped data still applies: a node that has reached it counts as dead.
                 let may_drop = state.copies[index].incarnation.generation < self.bounds.generations;
                 if state.copies[index].is_up && may_drop {
                     self.step(state, &Action::Append(index, message.clone()));
@@ -86,7 +86,7 @@ impl Shard {
         }
     }
 
-    /// A member whose promise has run out asks to be promoted.
+    /// Promotes a member whose promise has ended.
     fn promote(&self, state: &mut State) {
         let decided = *state.decided();
         for index in 0..COPIES {

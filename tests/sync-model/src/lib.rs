@@ -20,5 +20,5 @@ mod model;
 mod omission;
 mod rules;
 
-/// The number of copies.
+/// The number of copies of the shard.
 const COPIES: usize = 3;

@@ -1,25 +1,25 @@
 //! Replication logs of a few entries.
 
-/// An entry: the epoch in which a master appended it, and a value that no other entry has.
+/// A log entry, which is identified by its epoch and a value that no other entry has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Entry {
-    /// The epoch of the master.
+    /// The epoch of the master that appended the entry.
     pub(crate) epoch: u8,
-    /// The written value; zero for the first entry of a new master.
+    /// The written value; zero in the first entry of a new master.
     pub(crate) value: u8,
 }
 
-/// A log. Two logs of the same length may differ.
+/// A log. Two logs of equal length may have different entries.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Log(Vec<Entry>);
 
 impl Log {
-    /// The number of entries.
+    /// The number of entries in the log.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Appends an entry.
+    /// Appends an entry at the end.
     pub(crate) fn push(&mut self, entry: Entry) {
         self.0.push(entry);
     }
@@ -29,12 +29,12 @@ impl Log {
         longer.0.starts_with(&self.0)
     }
 
-    /// Appends the entries of `longer` behind this log's length, whatever stands before.
+    /// Appends the entries of `longer` beyond this log's length, even if the earlier entries differ.
     pub(crate) fn append_by_length(&mut self, longer: &Self) {
         self.0.extend(longer.0.iter().skip(self.0.len()));
     }
 
-    /// The values among the first `len` entries, as bits.
+    /// The values among the first `len` entries, one bit each.
     pub(crate) fn values(&self, len: usize) -> u8 {
         let values = self.0.iter().take(len).filter(|entry| entry.value > 0);
         values.fold(0, |bits, entry| bits | 1 << (entry.value - 1))

@@ -3,47 +3,48 @@
 use crate::group::{Incarnation, Incarnations};
 use crate::log::Log;
 
-/// From a master to all replicas: its whole log.
+/// A message from a master to all replicas, with the master's whole log.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Append {
-    /// The epoch of the master.
+    /// The epoch of the sending master.
     pub(crate) epoch: u8,
-    /// The lease round that an acknowledgement renews.
+    /// The lease round in which an acknowledgement of this message counts.
     pub(crate) round: u8,
-    /// The log, whose offset and history a real master would name instead.
+    /// The master's log. A real master would send an offset and a history instead.
     pub(crate) log: Log,
 }
 
-/// From a replica to the master of `epoch`: it has `len` entries, and promises not to stand for some time.
+/// A message from a replica to the master of `epoch`: it acknowledges `len` entries, and promises not to ask for
+/// promotion for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Acknowledgement {
     /// The incarnation that holds the entries.
     pub(crate) from: Incarnation,
-    /// The epoch, which stands for the history.
+    /// The epoch of the entries, which identifies their history.
     pub(crate) epoch: u8,
-    /// The lease round of the message that it answers.
+    /// The lease round of the message that the replica answers.
     pub(crate) round: u8,
-    /// The number of entries.
+    /// The number of entries that the replica has.
     pub(crate) len: u8,
 }
 
 /// A request to the configuration group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum GroupRequest {
-    /// The master asks for other members.
+    /// The master asks for another in-sync set.
     Change {
-        /// The master's epoch.
+        /// The epoch of the master.
         epoch: u8,
-        /// The version that the new set would have.
+        /// The version that the new set would get.
         version: u8,
-        /// The new members.
+        /// The members of the new set, without the master.
         members: Incarnations,
     },
-    /// A member asks to become the master.
+    /// A member of the in-sync set asks to become the master.
     Promote {
-        /// The epoch that the member knows.
+        /// The newest epoch that the member knows.
         epoch: u8,
-        /// Its incarnation.
+        /// The member's incarnation.
         candidate: Incarnation,
     },
 }

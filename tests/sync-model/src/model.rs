@@ -1,4 +1,4 @@
-//! The whole system as a model for the checker.
+//! The model of the whole system, which the checker explores.
 
 use std::collections::BTreeSet;
 
@@ -10,23 +10,23 @@ use crate::group::{Incarnation, Incarnations, SetState};
 use crate::message::{Acknowledgement, Append, GroupRequest};
 use crate::omission::Omission;
 
-/// What a copy keeps over a crash.
+/// What a copy keeps after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Durability {
-    /// Nothing.
+    /// The copy keeps nothing.
     Memory,
-    /// Its log, incarnation and newest epoch.
+    /// The copy keeps its log, incarnation and newest epoch.
     Disk,
 }
 
-/// The speed of a process' clock. The error is exaggerated: a timer of two ticks runs for one to three.
+/// The speed of a process's clock. The error is exaggerated: a timer of two ticks runs for one to three ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Speed {
-    /// Timers end early.
+    /// Timers end one tick early.
     Fast,
-    /// Timers end in time.
+    /// Timers end on time.
     Exact,
-    /// Timers end late.
+    /// Timers end one tick late.
     Slow,
 }
 
@@ -39,64 +39,64 @@ impl Speed {
         }
     }
 
-    /// How long a member that answers does not stand.
+    /// The number of ticks for which a member that has answered must not ask for promotion.
     pub(crate) const fn promise(self) -> u8 {
         self.ticks()
     }
 
-    /// How long a master counts on promises, from the moment of its request. The margin makes it end before the promise
-    /// of any member.
+    /// The number of ticks that a master counts on promises, from the moment of its request. The margin makes the lease
+    /// end before the promise of any member.
     pub(crate) fn lease(self, omitted: Option<Omission>) -> u8 {
         if omitted == Some(Omission::LeaseWithoutMargin) { self.ticks() } else { 1 }
     }
 }
 
-/// How far the checker goes.
+/// The bounds within which the checker explores all states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// Writes in total.
+    /// The number of writes in total.
     pub(crate) writes: u8,
-    /// The largest epoch.
+    /// The largest epoch that may be reached.
     pub(crate) epochs: u8,
-    /// Changes of the set in each epoch.
+    /// The number of changes of the set in each epoch.
     pub(crate) versions: u8,
-    /// Lease rounds of each master.
+    /// The number of lease rounds of each master.
     pub(crate) rounds: u8,
-    /// Crashes in total.
+    /// The number of crashes in total.
     pub(crate) crashes: u8,
-    /// Times that a node drops its data; at most 3.
+    /// How often a node may drop its data; at most 3.
     pub(crate) generations: u8,
 }
 
-/// The model.
+/// The model of a shard, with the variant and bounds to check.
 #[derive(Debug, Clone)]
 pub(crate) struct Shard {
-    /// The bounds.
+    /// The limits of the search.
     pub(crate) bounds: Bounds,
-    /// What is kept over a crash.
+    /// What copies keep after a crash.
     pub(crate) durability: Durability,
     /// Whether masters serve reads, which needs leases. Without reads there are no promises and far fewer states.
     pub(crate) serves_reads: bool,
-    /// The clock of each copy.
+    /// The clock speed of each copy.
     pub(crate) speeds: [Speed; COPIES],
-    /// The rule that is left out.
+    /// The rule that is left out; `None` checks the complete rules.
     pub(crate) omitted: Option<Omission>,
-    /// Whether the property of liveness is checked as well, which takes longer.
+    /// Whether the liveness property is checked too, which takes longer.
     pub(crate) checks_liveness: bool,
 }
 
-/// A state of the system.
+/// A state of the whole system.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    /// The copies.
+    /// The copies, indexed by node.
     pub(crate) copies: Vec<Copy>,
-    /// All states of the group so far; the last one is the present.
+    /// All states of the group so far; the last one is current.
     pub(crate) group: Vec<SetState>,
-    /// All messages from masters.
+    /// All messages that masters have sent.
     pub(crate) appends: BTreeSet<Append>,
-    /// All acknowledgements.
+    /// All acknowledgements that replicas have sent.
     pub(crate) acknowledgements: BTreeSet<Acknowledgement>,
-    /// All requests to the group.
+    /// All requests that were sent to the group.
     pub(crate) requests: BTreeSet<GroupRequest>,
     /// The number of writes so far.
     pub(crate) writes: u8,
@@ -106,12 +106,12 @@ pub(crate) struct State {
     pub(crate) acknowledged: u8,
 }
 
-/// A step.
+/// A step from one state to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// A client writes.
+    /// A client writes to this copy.
     Write(usize),
-    /// A replica receives entries.
+    /// A replica receives entries from a master.
     Append(usize, Append),
     /// A master receives an acknowledgement.
     Acknowledge(usize, Acknowledgement),
@@ -121,29 +121,29 @@ pub(crate) enum Action {
     Learn(usize, SetState),
     /// A master proposes to add or remove a member.
     Propose(usize, Incarnations),
-    /// A master gives up its proposal; only if a rule is left out.
+    /// A master gives up its proposal, which only happens with [`Omission::ForgetProposal`].
     Forget(usize),
-    /// A member asks to be promoted.
+    /// A member asks the group to be promoted.
     Stand(usize),
     /// A master begins a lease round.
     Renew(usize),
-    /// Time passes.
+    /// One tick of time passes.
     Tick,
-    /// A process ends.
+    /// A copy's process crashes.
     Crash(usize),
-    /// A process starts.
+    /// A copy's process starts again.
     Restart(usize),
 }
 
 impl State {
-    /// The group's present state.
+    /// The group's current state.
     pub(crate) fn decided(&self) -> &SetState {
         self.group.last().expect("the group has a state from the start")
     }
 }
 
 impl Shard {
-    /// The first state: node 0 is the master, node 1 the only member of its set, node 2 an empty replica.
+    /// The initial state: node 0 is the master, node 1 the only member of its set, and node 2 an empty replica.
     pub(crate) fn first_state(&self) -> State {
         let mut copies: Vec<Copy> = (0..COPIES as u8).map(Copy::new).collect();
         let members = Incarnations::default().with(copies[1].incarnation);
@@ -298,7 +298,7 @@ impl Shard {
         }
     }
 
-    /// Sends what each master has, and notes what clients have seen.
+    /// Sends what each master has, and records what clients have seen.
     fn publish(&self, state: &mut State) {
         for copy in &mut state.copies {
             copy.check_lease(self.omitted);
@@ -309,7 +309,8 @@ impl Shard {
         }
     }
 
-    /// Removes messages that nobody can act on any more, so that states that differ only in them are one.
+    /// Removes messages that no copy can act on any more, so that states that differ only in such messages become
+    /// equal.
     fn forget_dead_messages(&self, state: &mut State) {
         let decided = *state.decided();
         let oldest = state.copies.iter().map(|copy| copy.epoch).min().unwrap_or_default();
@@ -335,7 +336,7 @@ impl Shard {
         });
     }
 
-    /// The state after an action.
+    /// Returns the state after an action.
     pub(crate) fn after(&self, state: &State, action: &Action) -> State {
         let mut next = state.clone();
         self.perform(&mut next, action);
@@ -372,15 +373,15 @@ impl Shard {
     }
 }
 
-/// The name of the property that an acknowledged write is in every later serving master.
+/// Name of the safety property that every serving master has every acknowledged write.
 pub(crate) const NOTHING_LOST: &str = "a serving master has every acknowledged write";
-/// The name of the property of reads.
+/// Name of the property that no read misses an acknowledged write.
 pub(crate) const FRESH_READS: &str = "reads see every acknowledged write";
-/// The name of the property that one history is served.
+/// Name of the property that at most one master serves reads at a time.
 pub(crate) const ONE_MASTER: &str = "one master serves reads";
-/// The name of the property of disks.
+/// Name of the property that acknowledged writes survive on a disk.
 pub(crate) const ON_DISK: &str = "a copy on disk has every acknowledged write";
-/// The name of the property of liveness.
+/// Name of the liveness property.
 pub(crate) const SERVES_AGAIN: &str = "the shard serves again once faults end";
 
 impl Model for Shard {
@@ -422,7 +423,7 @@ impl Model for Shard {
     }
 }
 
-/// Whether `incarnation` is alive: its process runs and has not dropped its data since.
+/// Whether `incarnation` is alive: its process runs and has not dropped its data since then.
 pub(crate) fn is_alive(state: &State, incarnation: Incarnation) -> bool {
     state.copies.iter().any(|copy| copy.is_up && copy.incarnation == incarnation)
 }

@@ -1,11 +1,11 @@
-//! Rules that can be left out.
+//! Rules that can be left out, to show that each one is needed.
 
-/// A rule that the model leaves out, named after the mistake that it permits.
+/// A rule that the model leaves out, named after the mistake that the omission permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Omission {
-    /// A write is acknowledged when the master has it.
+    /// A write is acknowledged as soon as the master has it.
     AcknowledgeBeforeCommit,
-    /// Acknowledgements of another epoch count.
+    /// The master counts acknowledgements of another epoch.
     CountOtherHistories,
     /// Acknowledgements and promotions name the node instead of its incarnation.
     IgnoreIncarnations,
@@ -13,13 +13,13 @@ pub(crate) enum Omission {
     AcknowledgeDuringFullSync,
     /// The master stops waiting for a member as soon as it proposes to remove it.
     ShrinkBeforeDecision,
-    /// The master waits for a new member only once it knows that it was added.
+    /// The master waits for a new member only once it knows that the member was added.
     GrowWithoutWaiting,
-    /// A proposal without a reply is given up.
+    /// The master gives up a proposal that got no reply.
     ForgetProposal,
-    /// The group accepts a change of any version.
+    /// The group accepts a change whatever version it has.
     AcceptAnyVersion,
-    /// The group promotes whoever asks.
+    /// The group promotes any copy that asks.
     PromoteNonMember,
     /// A candidate still acknowledges to the old master.
     AcknowledgeAsCandidate,
@@ -27,24 +27,24 @@ pub(crate) enum Omission {
     ServeBeforeCommit,
     /// A replica compares lengths of logs instead of their entries, so an old master keeps its tail.
     MergeOldTail,
-    /// A restarted master serves because it was the master.
+    /// A restarted process serves because it was the master before.
     RestartAsMaster,
     /// A member that restarts with its data may ask to be promoted at once, although it made a promise before.
     ForgetPromiseAtRestart,
-    /// A copy that restarts with its data forgets the newest epoch that it has heard of.
+    /// A copy that restarts with its data forgets the newest epoch that it has learned of.
     ForgetEpochAtRestart,
     /// The master counts a lease from the moment of the reply.
     LeaseFromReply,
     /// The master's lease is as long as the member's promise.
     LeaseWithoutMargin,
-    /// The lease is checked once, not for each read.
+    /// The lease is checked once and not for each read.
     CheckLeaseOnce,
-    /// A refused connection is taken for the master's death, so the candidate does not wait.
+    /// A candidate takes a refused connection for the master's death and does not wait for its promise to end.
     StandDespitePromise,
 }
 
 impl Omission {
-    /// All of them.
+    /// All rules, of which the tests leave out one at a time.
     pub(crate) const ALL: [Self; 19] = [
         Self::AcknowledgeBeforeCommit,
         Self::CountOtherHistories,

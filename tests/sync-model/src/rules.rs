@@ -4,7 +4,7 @@ use crate::model::{Bounds, Durability, FRESH_READS, NOTHING_LOST, ON_DISK, ONE_M
 use crate::omission::Omission;
 use stateright::{Checker, HasDiscoveries, Model};
 
-/// The most unfavourable clocks: a lease of node 0 lasts long, the promises of the others are short.
+/// The most unfavourable clocks: the lease of node 0 lasts long, and the promises of the other nodes are short.
 const SPEEDS: [Speed; 3] = [Speed::Slow, Speed::Fast, Speed::Fast];
 
 fn bounds(text: &str) -> Bounds {
@@ -31,7 +31,7 @@ fn shard(durability: Durability, limits: &str) -> Shard {
     Shard { bounds, durability, serves_reads, speeds: SPEEDS, omitted: None, checks_liveness: false }
 }
 
-/// Visits all states within the bounds.
+/// Visits all states within the bounds, and fails if one violates a property.
 fn check(shard: Shard) {
     let description = format!("{:?} {:?} {:?}", shard.durability, shard.speeds, shard.bounds);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -40,7 +40,7 @@ fn check(shard: Shard) {
     checker.assert_properties();
 }
 
-/// Finds a counterexample, which the names of `expected` may describe.
+/// Finds a counterexample to one of the properties named in `expected`.
 fn find_counterexample(omitted: Omission, durability: Durability, limits: &str, expected: &[&str]) {
     let shard = Shard { omitted: Some(omitted), ..shard(durability, limits) };
     let checker = shard.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
@@ -50,7 +50,7 @@ fn find_counterexample(omitted: Omission, durability: Durability, limits: &str, 
     assert!(found.keys().any(|name| expected.contains(name)), "{omitted:?}: {:?}", found.keys());
 }
 
-/// A counterexample is found for each omitted rule; `make soak` visits all states of the complete rules.
+/// Tests that find a counterexample for each omitted rule; `make soak` visits all states of the complete rules.
 mod counterexamples {
     use super::*;
 

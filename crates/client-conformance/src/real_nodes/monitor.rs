@@ -11,7 +11,7 @@ use harness::{Connection, Endpoint, Node, Reply};
 use crate::event_log::{LogEntry, LogEvent};
 use crate::simulation::{ExecutedCommand, format_command, may_block};
 
-/// A marker command: once it appears, all earlier commands have been seen.
+/// A marker command: once MONITOR shows it, the node's earlier commands have been seen too.
 pub(super) const MARKER: &str = "the-judge-has-seen-enough";
 /// Read timeout of a MONITOR connection; nodes may be idle for a whole scenario.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -20,11 +20,11 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Everything recorded from MONITOR.
+/// The commands recorded from MONITOR on all nodes.
 pub(super) struct MonitorRecord {
     began: Instant,
     names: Vec<String>,
-    /// The ports of all nodes; commands from these are replication.
+    /// The ports of all nodes. Commands from these ports are replication traffic and are not recorded.
     ports: Vec<u16>,
     /// The number of steps started.
     steps: AtomicUsize,
@@ -32,7 +32,7 @@ pub(super) struct MonitorRecord {
     executed: Mutex<Vec<ExecutedCommand>>,
     /// The ports of the test program's own connections, which are not graded.
     own_ports: Mutex<BTreeSet<u16>>,
-    /// The nodes on which MONITOR was started.
+    /// The indexes of the nodes on which MONITOR was started.
     watched: Mutex<BTreeSet<usize>>,
     marked_nodes: Mutex<BTreeSet<usize>>,
     needs_new_marker: Condvar,
@@ -61,7 +61,7 @@ impl MonitorRecord {
         lock(&self.log).push(entry);
     }
 
-    /// Marks the client port as the test program's own.
+    /// Marks a client port as the test program's own, so that its commands are not graded.
     pub(super) fn add_own_port(&self, port: u16) {
         lock(&self.own_ports).insert(port);
     }
@@ -74,7 +74,7 @@ impl MonitorRecord {
         lock(&self.marked_nodes).clear();
     }
 
-    /// Waits until the marker of each node was seen. Returns the nodes without it at the timeout.
+    /// Waits until every node has shown the marker. Returns the nodes that had not shown it when `timeout` passed.
     pub(super) fn nodes_without_marker(&self, nodes: &[usize], timeout: Duration) -> Vec<usize> {
         let missing = |marked: &BTreeSet<usize>| -> Vec<usize> {
             nodes.iter().copied().filter(|node| !marked.contains(node)).collect()
@@ -85,7 +85,7 @@ impl MonitorRecord {
         missing(&waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Returns the ordered log and the commands that took effect.
+    /// Returns the log entries in order, and the commands that took effect.
     pub(super) fn take_commands(&self) -> (Vec<LogEntry>, Vec<ExecutedCommand>) {
         let mut log = std::mem::take(&mut *lock(&self.log));
         log.sort_by_key(|entry| entry.ms);
@@ -121,8 +121,8 @@ impl MonitorRecord {
     }
 }
 
-/// Records a node's MONITOR output until the node dies; returns once MONITOR is active. Valkey's
-/// sentinels do not support it.
+/// Records a node's MONITOR output until the node dies; returns once MONITOR is active. Nothing is recorded on Valkey's
+/// sentinels, which lack MONITOR.
 pub(super) fn watch_node(index: usize, node: &Node, record: &Arc<MonitorRecord>) {
     let endpoint = node.endpoint();
     let Some(mut connection) = monitor(&endpoint) else { return };

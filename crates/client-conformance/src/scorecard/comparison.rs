@@ -89,7 +89,7 @@ fn reasons(case: &SavedResult, on_real: &[&SavedCard]) -> String {
     format!("- {} ({told}): {}", case.name, findings.join("; "))
 }
 
-/// Escapes Markdown.
+/// Escapes characters that would end or format a Markdown table cell.
 fn escaped(text: &str) -> String {
     text.chars().fold(String::new(), |mut out, letter| {
         if matches!(letter, '<' | '*' | '_' | '`' | '[' | '|' | '\\') {

@@ -8,10 +8,10 @@ use crate::event_log::LogEvent;
 
 const TEMPLATE: &str = include_str!("card.html");
 
-/// Renders the page.
+/// Renders the card as one HTML page.
 ///
 /// # Errors
-/// If the template does not match the card.
+/// The template does not match the card.
 pub fn html(card: &Scorecard) -> Result<String> {
     let mut environment = Environment::new();
     environment.add_template("card.html", TEMPLATE)?;

@@ -34,7 +34,7 @@ pub fn text(card: &Scorecard) -> String {
     out
 }
 
-/// Returns the notable costs as text.
+/// Returns the costs worth mentioning as text.
 fn format_costs(case: &ScenarioResult) -> String {
     let measures = &case.verdict.costs;
     if case.verdict.grade == Grade::Unsupported {

@@ -7,18 +7,18 @@ use super::healthy_node::error;
 use super::{ClusterSimulation, ConnectionAction, ConnectionId, ExecutedCommand, NodeIndex, OTHER_CLIENTS};
 use crate::scenario::ConnectionHandling;
 
-/// A blocked command.
+/// A blocking command that waits for an item.
 #[derive(Debug)]
 pub(super) struct BlockedCommand {
     args: Vec<String>,
     /// The position in the queue: the longest-blocked client is served first.
     queue_position: u64,
-    /// When the command times out, if ever.
+    /// When the command times out, in milliseconds; `None` means never.
     deadline: Option<u64>,
 }
 
 impl ClusterSimulation {
-    /// Pops an item, or blocks the connection.
+    /// Pops an item and returns the reply. If all lists are empty, blocks the connection and returns `None`.
     pub(super) fn pop_or_block(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Option<Value> {
         let seconds = args.last().and_then(|seconds| seconds.parse::<f64>().ok()).filter(|time| *time >= 0.0);
         let Some(seconds) = seconds else { return Some(error("ERR timeout is not a float or out of range")) };
@@ -96,13 +96,13 @@ impl ClusterSimulation {
         actions
     }
 
-    /// Returns when the connection's blocking command times out.
+    /// Returns when the connection's blocking command times out, or `None` if it has none.
     #[must_use]
     pub fn next_deadline(&self, id: ConnectionId) -> Option<u64> {
         self.connections.get(&id)?.blocked.as_ref()?.deadline
     }
 
-    /// Handles the passage of time on a connection.
+    /// Ends the connection's blocking command if it has timed out by `ms`.
     pub fn handle_time(&mut self, ms: u64, id: ConnectionId) -> Vec<ConnectionAction> {
         let Some(connection) = self.connections.get(&id) else { return Vec::new() };
         let is_over = self.next_deadline(id).is_some_and(|deadline| deadline <= ms);
@@ -114,7 +114,7 @@ impl ClusterSimulation {
         actions
     }
 
-    /// Unblocks a connection: sends the reply and executes the queued commands.
+    /// Ends a blocking command: sends its reply and executes the commands queued behind it.
     fn unblock(&mut self, ms: u64, id: ConnectionId, reply: &Value) -> Vec<ConnectionAction> {
         let mut actions = vec![self.send(ms, id, reply)];
         let Some(connection) = self.connections.get_mut(&id) else { return actions };

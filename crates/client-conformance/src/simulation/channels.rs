@@ -41,7 +41,8 @@ impl ClusterSimulation {
         replies
     }
 
-    /// Moves a slot. Its sharded subscribers receive `sunsubscribe`, as from a real node.
+    /// Ends the sharded subscriptions of a slot that moves. Their subscribers receive `sunsubscribe`, as from a real
+    /// node.
     pub(super) fn unsubscribe_moved_slot(
         &mut self,
         ms: u64,

@@ -9,10 +9,10 @@ use super::{ClusterSimulation, NodeIndex, ReportedView, Role, SimulatedNode, bul
 use crate::protocol::Mode;
 use crate::scenario::{ConnectionHandling, ReportedMap};
 
-/// The master's name at the scripted sentinels.
+/// The name under which the scripted sentinels know the master.
 pub const MASTER_NAME: &str = "mymaster";
 
-/// First slot, last slot and master.
+/// The first slot, the last slot and the master of a slot range.
 type Range = (u16, u16, NodeIndex);
 
 impl ClusterSimulation {
@@ -74,7 +74,7 @@ impl ClusterSimulation {
         }
     }
 
-    /// Formats a node for CLUSTER SLOTS.
+    /// Formats a node's entry in the CLUSTER SLOTS reply.
     fn format_node(&self, node: &SimulatedNode, map: ReportedMap) -> Value {
         let (host, more) = match map {
             ReportedMap::NullHost => (Value::Null, Vec::new()),

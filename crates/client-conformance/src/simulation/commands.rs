@@ -140,7 +140,7 @@ impl CommandSpec {
     }
 }
 
-/// Executes COMMAND and its subcommands.
+/// Executes COMMAND and its subcommands, with which libraries find a command's keys.
 pub(super) fn command(args: &[String]) -> Value {
     match args.get(1).map(|word| word.to_ascii_uppercase()).as_deref() {
         None => Value::Array(COMMAND_TABLE.iter().map(CommandSpec::command_info).collect()),

@@ -6,12 +6,12 @@ use crate::scenario::{FaultRule, ReplyFault};
 #[derive(Debug)]
 struct RuleState {
     rule: FaultRule,
-    /// The number of matches, and when the rule first applied.
+    /// The number of commands that matched the rule, and when it first applied.
     matches: u32,
     since: Option<u64>,
 }
 
-/// The rules with their usage counts.
+/// The fault rules of the scenario, with their usage counts.
 #[derive(Debug)]
 pub(super) struct RuleMatcher(Vec<RuleState>);
 
@@ -20,7 +20,7 @@ impl RuleMatcher {
         Self(rules.iter().map(|rule| RuleState { rule: rule.clone(), matches: 0, since: None }).collect())
     }
 
-    /// Returns the fault of the first rule that applies.
+    /// Returns the fault of the first rule that applies to the command, and counts its use.
     pub(super) fn next_fault(&mut self, ms: u64, node: &str, args: &[String]) -> Option<ReplyFault> {
         self.0.iter_mut().find_map(|state| state.next_fault(ms, node, args))
     }

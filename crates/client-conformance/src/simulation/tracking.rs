@@ -13,13 +13,13 @@ use super::{ClusterSimulation, ConnectionAction, ConnectionId, NodeIndex, bulk};
 /// The CLIENT TRACKING state of a connection.
 #[derive(Debug, Default)]
 pub(super) struct ClientTracking {
-    /// BCAST: all keys with the given prefixes, regardless of reads.
+    /// Set by BCAST: all keys with the given prefixes are tracked, whether or not the client has read them.
     broadcast: bool,
     prefixes: Vec<String>,
-    /// OPTIN: only keys read directly after CLIENT CACHING YES.
+    /// Set by OPTIN: only keys read directly after CLIENT CACHING YES are tracked.
     opt_in: bool,
     caching_yes: bool,
-    /// NOLOOP: no notification of the connection's own changes.
+    /// Set by NOLOOP: the connection is not notified of its own changes.
     no_loop: bool,
     /// The keys that the client has read and may cache.
     keys: BTreeSet<String>,
@@ -36,7 +36,7 @@ impl ClientTracking {
 }
 
 impl ClusterSimulation {
-    /// Executes CLIENT TRACKING.
+    /// Executes CLIENT TRACKING ON or OFF for the connection.
     pub(super) fn enable_tracking(&mut self, id: ConnectionId, args: &[String]) -> Value {
         let Some(connection) = self.connections.get_mut(&id) else { return Value::Null };
         if args.get(2).is_some_and(|word| word.eq_ignore_ascii_case("off")) {
@@ -61,7 +61,7 @@ impl ClusterSimulation {
         ok()
     }
 
-    /// Executes CLIENT CACHING YES.
+    /// Executes CLIENT CACHING YES: the keys of the next command are tracked.
     pub(super) fn track_next_command(&mut self, id: ConnectionId) -> Value {
         let tracking = self.connections.get_mut(&id).and_then(|connection| connection.tracking.as_mut());
         match tracking {

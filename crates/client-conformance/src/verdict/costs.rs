@@ -11,17 +11,17 @@ use crate::protocol::AdapterOutcome;
 use crate::scenario::{CostLimits, ErrorPolicy, StepAction};
 use crate::scenario_run::ScenarioRun;
 
-/// The window in which a storm is counted.
+/// Length of the window in which the requests of a storm are counted.
 const WINDOW_MS: u64 = 1000;
 
-/// The measured costs of a run.
+/// The costs of a run, which are compared with the scenario's limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasuredCosts {
     /// The maximum number of MOVED and ASK replies for one command.
     pub redirects: usize,
     /// The total number of MOVED and ASK replies.
     pub redirects_in_all: usize,
-    /// Slot map queries after the client was created.
+    /// The number of slot map queries after the client was created.
     pub refreshes: usize,
     /// The total number of connections.
     pub connections: usize,
@@ -31,14 +31,14 @@ pub struct MeasuredCosts {
     /// The maximum number of commands per second that one node refused or did not answer.
     #[serde(rename = "refusals")]
     pub refused_commands: usize,
-    /// Milliseconds from the last event to the first success after it.
+    /// Milliseconds from the last event to the first success after it; `None` without an event or a success.
     pub recovery_ms: Option<u64>,
     /// The run's duration in milliseconds.
     pub ms: u64,
 }
 
 impl MeasuredCosts {
-    /// Measures a run.
+    /// Measures a run from its recorded events.
     #[must_use]
     pub fn measure(run: &ScenarioRun) -> Self {
         let redirected: Vec<_> =

@@ -10,7 +10,7 @@ use crate::protocol::AdapterOutcome;
 use crate::scenario_run::{Attempt, ScenarioRun, StepResult, describe_step};
 use crate::simulation::{NO_REPLY_CODE, format_command, is_write};
 
-/// Error codes with which servers refuse a command.
+/// Error codes that mean that the server refused a command without executing it.
 const REFUSAL_CODES: [&str; 10] = [
     "MOVED",
     "ASK",
@@ -23,7 +23,7 @@ const REFUSAL_CODES: [&str; 10] = [
     "NOSCRIPT",
     "UNBLOCKED",
 ];
-/// Phrases with which libraries report a broken connection or a timeout.
+/// Phrases in error texts of libraries that mean a broken connection or a timeout.
 const NO_REPLY_PHRASES: [&str; 18] = [
     "time",
     "connect",
@@ -44,7 +44,7 @@ const NO_REPLY_PHRASES: [&str; 18] = [
     "interrupt",
     "not respond",
 ];
-/// Phrases with which libraries report too many redirections.
+/// Phrases in error texts of libraries that mean too many redirections.
 const REDIRECT_PHRASES: [&str; 3] = ["redirect", "moved", "ask"];
 
 /// Returns phrases that are as informative as the error code.

@@ -62,7 +62,7 @@ fn commands_executed_once_and_reported_pass() {
     // The command ran, and the error correctly says that the outcome is unknown.
     let unknown = command("INCR n", ErrorPolicy::Allowed, None, &[error_reply("connection lost")]);
     assert_eq!(verdict(vec![unknown], run_with(&["INCR n"])).0, Grade::Good);
-    // Three attempts of which two failed after execution: the caller asked for three executions.
+    // Two of the three attempts failed after execution, so the caller asked for three executions.
     let tries = [error_reply("lost"), error_reply("lost"), ok_reply(json!(3))];
     let thrice = command("INCR n", ErrorPolicy::Forbidden, None, &tries);
     assert_eq!(verdict(vec![thrice], run_with(&["INCR n"; 3])).0, Grade::Good);
@@ -80,7 +80,7 @@ fn lost_or_repeated_commands_are_harmful() {
     let (grade, texts) = verdict(vec![said], Vec::new());
     assert_eq!(grade, Grade::Harmful);
     assert_eq!(texts, ["reports success without effect: RPUSH l x was acknowledged once and never ran"]);
-    // Reads may be repeated freely.
+    // Reads may run more often than requested.
     let read = command("GET n", ErrorPolicy::Forbidden, None, &[ok_reply(json!("1"))]);
     assert_eq!(verdict(vec![read], run_with(&["GET n", "GET n"])).0, Grade::Good);
 }
@@ -228,7 +228,7 @@ fn error_must_report_the_known_cause() {
     assert_eq!(grade, Grade::Costly);
     assert!(text.starts_with("hides the cause: INCR n got TRYAGAIN"), "{text}");
     assert_eq!(judged("The previous master is now a slave", false, Some("READONLY")).0, Grade::Good);
-    // A node that gave no reply revealed nothing.
+    // The node gave no reply, so the error cannot be expected to name a code.
     assert_eq!(judged("no more", false, Some(crate::simulation::NO_REPLY_CODE)).0, Grade::Good);
     let (grade, text) = judged(" - ", false, None);
     assert_eq!((grade, &text[..]), (Grade::Fails, "empty error message: INCR n"));

@@ -20,7 +20,8 @@ fn run_on<T: Send + 'static>(host: &TestHost, action: impl FnOnce(IpAddr) -> T +
     making.join().expect("no panic")
 }
 
-/// Two hosts, the first with this impairment, and a connection from the first to the second.
+/// Creates two hosts, of which the first has this impairment, and a connection from the first host to the second.
+/// Returns `None` if the machine does not support it.
 fn connect_hosts(impairment: LinkImpairment) -> Option<(TestNetwork, TcpStream, TcpStream)> {
     let network = value_or_skip("hosts of a network", TestNetwork::create(2))?;
     let listener = run_on(&network.hosts[1], |ip| TcpListener::bind((ip, TEST_PORT)).expect("a free port"));
@@ -33,7 +34,7 @@ fn connect_hosts(impairment: LinkImpairment) -> Option<(TestNetwork, TcpStream, 
     Some((network, near, far))
 }
 
-/// Round-trip time of one byte.
+/// Measures the round-trip time of one byte.
 fn round_trip(near: &mut TcpStream, far: &mut TcpStream) -> Duration {
     let (began, mut byte) = (Instant::now(), [1]);
     near.write_all(&byte).expect("the other end is there");

@@ -1,5 +1,5 @@
-//! Connects the cluster bus with the simulated data: replication news for the bus, and the bus's
-//! decisions for the data.
+//! Connects the cluster bus with the simulated data: the bus learns the replication state, and the data follows the
+//! decisions of the bus.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::{ClusterEvent, ClusterWorld};
 use crate::InjectedBug;
 use crate::data::{Key, RoleChange};
 
-/// Poll interval while running writes are draining.
+/// Poll interval while running writes are being waited for.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// Poll interval for replica acknowledgements of a slot change.
 const ACK_POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -54,7 +54,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Checks whether the replicas acknowledged the slot change; at the deadline the wait fails.
+    /// Checks whether the replicas have acknowledged the slot change, which fails at its deadline.
     pub(super) fn check_slot_change_acks(&mut self, host: usize, told: PendingSlotChange) {
         let has_it = |(_, acknowledged): &(usize, ReplOffset)| *acknowledged >= told.offset;
         let held =
@@ -130,7 +130,7 @@ impl ClusterWorld {
     pub(super) fn on_published(&mut self, host: usize) {
         let Some((rerouting, under_way)) = self.hosts[host].publishing.take() else { return };
         let store = &self.simulation.data.stores[host];
-        // Each slot learns the change under its lock.
+        // Each slot learns the change under its own lock, so running writes must end first.
         if !store.has_drained(&under_way) {
             self.hosts[host].publishing = Some((rerouting, under_way));
             let incarnation = self.simulation.processes[host].incarnation;
@@ -164,7 +164,7 @@ impl ClusterWorld {
         );
     }
 
-    /// Drops slots that now belong to other nodes.
+    /// Empties slots that now belong to other nodes.
     pub(super) fn drop_slots(&mut self, host: usize, slots: &SlotSet) {
         let lost = self.sample_slots.iter().filter(|slot| slots.contains(**slot));
         let keys: Vec<Key> = lost.map(|slot| slot.number()).collect();

@@ -9,13 +9,13 @@ use crate::RandomSource;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk {
-    /// The content that a process would read now.
+    /// The content that a process would read now; `None` if there is no file.
     readable: Option<String>,
     /// The oldest content that can remain after a power failure.
     synced: Option<String>,
-    /// The write in progress, for which a process waits.
+    /// The synced write in progress, which blocks the disk.
     pending: Option<(u64, String)>,
-    /// Queued writes: number, content, and whether to sync.
+    /// Queued writes, each with its number, its content, and whether to sync.
     queued_writes: VecDeque<(u64, String, bool)>,
     last_queued: u64,
 }
@@ -41,7 +41,7 @@ impl Disk {
         self.pending.is_some() || !self.queued_writes.is_empty()
     }
 
-    /// Writes the file. With `sync`, the disk is busy until [`Disk::sync`].
+    /// Writes the file. With `sync`, the disk stays busy until [`Disk::sync`] is called.
     pub(super) fn write(&mut self, number: u64, text: String, sync: bool) {
         if sync { self.pending = Some((number, text)) } else { self.readable = Some(text) }
     }
@@ -78,7 +78,7 @@ impl Disk {
     }
 }
 
-/// The injected bug: a `nodes.conf` without the last vote epoch.
+/// Implements an injected bug: returns a `nodes.conf` without the last vote epoch.
 pub(super) fn without_votes(text: &str) -> String {
     let kept = text.split("lastVoteEpoch ").next().unwrap_or_default();
     format!("{kept}lastVoteEpoch 0\n")

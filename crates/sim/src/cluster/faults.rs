@@ -8,11 +8,11 @@ use super::invariants::ClusterObservation;
 use crate::InjectedBug;
 use crate::data::ReplicaState;
 
-/// How a process ends.
+/// How a process ends and what survives its end.
 struct ProcessEnd {
-    /// The machine keeps its power.
+    /// Whether the machine keeps its power, so that its peers notice the end.
     keeps_power: bool,
-    /// The data survives.
+    /// Whether the data on the disk survives.
     keeps_data: bool,
     loses_disk: bool,
 }
@@ -21,7 +21,7 @@ impl ClusterWorld {
     /// Injects one fault or one operator action.
     pub(super) fn inject_random_fault(&mut self) {
         let host = self.simulation.random.below(self.hosts.len());
-        // These situations are frequent when the bug that they reveal is injected.
+        // The situation that reveals an injected bug is made frequent.
         let often = matches!(
             self.simulation.plan.injected_bug,
             Some(InjectedBug::EarlySlotHandover | InjectedBug::LateClaims)
@@ -81,7 +81,7 @@ impl ClusterWorld {
         self.end_process(host, longest, ProcessEnd { keeps_power: powered, keeps_data: kept, loses_disk });
     }
 
-    /// Schedules the restart of a process that stopped on purpose.
+    /// Schedules the restart of a process that has shut down on purpose.
     pub(super) fn stop(&mut self, host: usize) {
         self.simulation.trace(|| format!("host {host} stops"));
         self.end_process(host, 4000, ProcessEnd { keeps_power: true, keeps_data: true, loses_disk: false });

@@ -16,16 +16,16 @@ use super::operator::{self, SlotMigration};
 use super::{ClusterEvent, ClusterWorld};
 use crate::InjectedBug;
 
-/// Poll interval for unfinished steps.
+/// Poll interval for steps that could not be finished.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The timeout given to MIGRATE.
 const MIGRATE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A MIGRATE in progress.
+/// A MIGRATE in progress, with its connection to the target.
 #[derive(Debug)]
 pub(super) struct KeyMigration {
     it: SlotMigration,
-    /// The process incarnations at both ends of the link.
+    /// The incarnations of the source and target process when the link was opened.
     incarnations: [u64; 2],
     machine: Migration,
     step: MigrateStep,
@@ -44,7 +44,7 @@ impl ClusterWorld {
         }
         let keys = self.simulation.data.stores[it.from].names(it.slot);
         if keys.is_empty() {
-            // Sometimes only the source gets the command; the target must notice.
+            // Sometimes only the source gets the command, and the target must notice the new owner by itself.
             let source_alone = self.simulation.random.percent(15);
             let step = if source_alone {
                 operator::OperatorStep::AssignAtSource
@@ -76,7 +76,7 @@ impl ClusterWorld {
         self.continue_key_migration(number);
     }
 
-    /// Performs the steps that are possible now and schedules a retry.
+    /// Performs the steps of a MIGRATE that are possible now and schedules a retry for the rest.
     pub(super) fn continue_key_migration(&mut self, number: u64) {
         self.receive_keys(number);
         loop {
@@ -118,7 +118,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Returns the result of the due step, or `None` if it needs more time.
+    /// Returns the result of the step that is due, or `None` if the step needs more time.
     fn step_result(&mut self, number: u64) -> Option<MigrateStepResult> {
         let reached = self.reaches_target(number);
         let one = self.key_moves.get_mut(&number)?;
@@ -127,7 +127,7 @@ impl ClusterWorld {
         let wall = self.simulation.wall_of(from);
         let store = &mut self.simulation.data.stores[from];
         match &one.step {
-            // Another command holds the slot.
+            // Another command holds the slot's lock, so the step must wait.
             MigrateStep::Capture { .. } | MigrateStep::Release { .. } if store.is_locked(slot.number()) => {
                 None
             }
@@ -182,7 +182,7 @@ impl ClusterWorld {
         })
     }
 
-    /// Executes the bytes that arrived at the target.
+    /// Executes the requests that arrived at the target.
     fn receive_keys(&mut self, number: u64) {
         let reached = self.reaches_target(number);
         let Some(one) = self.key_moves.get_mut(&number) else { return };
@@ -202,7 +202,8 @@ impl ClusterWorld {
         }
     }
 
-    /// Returns the key's migration if the target is still the original process and a master.
+    /// Returns the slot migration to which the MIGRATE belongs, if the target is still the original process and a
+    /// master.
     pub(super) fn endpoints_of_key_migration(&self, number: u64) -> Option<SlotMigration> {
         let one = self.key_moves.get(&number)?;
         let to = one.it.to;

@@ -1,8 +1,8 @@
 //! Simulates the connections of an atomic slot migration: ordered bytes, or the end of the connection. A new connection
 //! replaces the old one, whose bytes in flight are lost.
 //!
-//! At the target a connection begins at the listener, which handles the first commands as the node's does: it passes a
-//! connection on with ESTABLISH or RESUME.
+//! At the target a connection begins at the listener, which handles the first commands as a node's listener does:
+//! ESTABLISH or RESUME passes the connection on to the driver.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use super::whole_moves::{MigrationStep, SOURCE, TARGET};
 use super::{ClusterEvent, ClusterWorld};
 use crate::delivery_queue::{DeliveryPoll, DeliveryQueue};
 
-/// Lost bytes are sent again after this time.
+/// Bytes held back by the network are sent again after this time.
 const RESEND_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(super) struct MigrationLink {
-    /// The number of connections so far; the last one may be open.
+    /// The number of connections opened so far; only the last one may be open.
     connection: u64,
     state: ConnectionState,
-    /// What is in flight to each side.
+    /// The items in flight to each side.
     queues: [DeliveryQueue<LinkItem>; 2],
-    /// Whether the target supports resumable migrations, unlike Valkey.
+    /// Whether the target supports RESUME, which Valkey does not.
     is_resumable: bool,
 }
 
@@ -32,9 +32,9 @@ pub(super) struct MigrationLink {
 enum ConnectionState {
     Closed,
     Dialling,
-    /// The target's listener reads it.
+    /// The target's listener reads the connection.
     AtListener,
-    /// The target's driver reads it.
+    /// The target's driver reads the connection.
     AtDriver,
 }
 
@@ -51,14 +51,14 @@ impl MigrationLink {
         Self { connection: 0, state: ConnectionState::Closed, queues, is_resumable }
     }
 
-    /// Returns whether nothing can arrive any more.
+    /// Returns whether no item is in flight and none can arrive any more.
     pub(super) fn is_quiet(&self) -> bool {
         self.queues.iter().all(DeliveryQueue::is_empty)
     }
 }
 
 impl ClusterWorld {
-    /// Opens a new connection to the target.
+    /// Opens a new connection from the source to the target.
     pub(super) fn dial_target(&mut self, number: u64, timeout: Duration) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         one.link.connection += 1;
@@ -81,7 +81,7 @@ impl ClusterWorld {
         if self.simulation.cannot_communicate(from, to) || !self.simulation.processes[to].has_power {
             return self.simulation.schedule_at(until, not_connected);
         }
-        // Another process at this address does not know the migration.
+        // Another process now runs at this address and does not know the migration.
         if !self.simulation.is_incarnation(to, one.incarnations[TARGET]) {
             return self.simulation.schedule_at(self.simulation.now, not_connected);
         }
@@ -97,7 +97,7 @@ impl ClusterWorld {
         }
     }
 
-    /// The network breaks the connection: each side learns it, and what is in flight is lost.
+    /// Breaks the connection as a network fault does: each side learns of the end, and all items in flight are lost.
     pub(super) fn break_move_link(&mut self, number: u64) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         if matches!(one.link.state, ConnectionState::AtListener | ConnectionState::AtDriver) {
@@ -112,7 +112,7 @@ impl ClusterWorld {
         }
     }
 
-    /// A side closes the connection.
+    /// Closes the connection at one side.
     pub(super) fn close_move_link(&mut self, number: u64, side: usize) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let state = std::mem::replace(&mut one.link.state, ConnectionState::Closed);
@@ -121,7 +121,7 @@ impl ClusterWorld {
         }
     }
 
-    /// A side sends bytes.
+    /// Sends bytes from one side to the other.
     pub(super) fn send_move(&mut self, number: u64, side: usize, bytes: Vec<u8>) {
         let state = self.whole_moves.get(&number).map(|one| one.link.state);
         if matches!(state, Some(ConnectionState::AtListener | ConnectionState::AtDriver)) {
@@ -140,7 +140,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Continues to read the target's link once its commands were executed.
+    /// Continues to read the target's link after the pending commands were executed.
     pub(super) fn read_on(&mut self, number: u64) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         if let Some(target) = &mut one.target
@@ -208,7 +208,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Handles commands on a connection that no migration has yet.
+    /// Handles the first commands on a connection, before it belongs to a migration.
     fn listen(&mut self, number: u64, mut bytes: Vec<u8>) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let limits = ParseLimits { requests: 1, ..ParseLimits::default() };

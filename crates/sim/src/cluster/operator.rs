@@ -14,18 +14,18 @@ use slot_routing::{NodeId, ReplOffset, Slot};
 use super::formation::{BUS_PORT, PORT};
 use super::{ClusterEvent, ClusterWorld};
 
-/// Several slots may migrate at once, but no node exports while it imports: an import raises its
-/// epoch, so slots that it exported but still claims would be taken back from the new owner. (Redis
-/// behaves alike; redis-cli starts no migration while others are open.)
+/// Time limit of a slot migration. Several slots may migrate at once, but no node exports while it imports: an import
+/// raises the node's epoch, so the node would take back exported slots that it still claims. (Redis behaves alike;
+/// redis-cli starts no migration while others are open.)
 const MAX_MIGRATION_TIME: Duration = Duration::from_secs(2);
 
 /// Time limit of an atomic slot migration.
 const MAX_ATOMIC_MIGRATION_TIME: Duration = Duration::from_secs(12);
 
-/// A replica that heard from its master within this time stays eligible long enough.
+/// A replica that received data from its master within this time stays eligible until an election ends.
 const MAX_DATA_AGE: Duration = Duration::from_secs(8);
 
-/// One command of a sequence.
+/// One command of the operator's sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OperatorStep {
     Failover(usize, FailoverMode),
@@ -67,7 +67,7 @@ pub(super) struct SlotMigration {
 }
 
 impl ClusterWorld {
-    /// Chooses the operator's next action.
+    /// Chooses and starts the operator's next action.
     pub(super) fn plan_operation(&mut self) {
         let (host, other) =
             (self.simulation.random.below(self.hosts.len()), self.simulation.random.below(self.hosts.len()));
@@ -121,8 +121,8 @@ impl ClusterWorld {
         }
     }
 
-    /// Starts an atomic migration of some slots of one master to `to`; sometimes either node is
-    /// killed or frozen meanwhile.
+    /// Starts an atomic migration of some slots of one master to `to`; sometimes either node is killed or frozen during
+    /// the migration.
     pub(super) fn plan_whole_move(&mut self, to: usize) {
         let slot = self.simulation.random.pick(&self.sample_slots);
         let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
@@ -280,7 +280,7 @@ impl ClusterWorld {
         self.send_command(host, command, next);
     }
 
-    /// Handles the reply to a command. The operator stops after an error or a missing reply.
+    /// Handles the reply to an operator's command. The sequence ends after an error or a missing reply.
     pub(super) fn on_answer(
         &mut self,
         host: usize,
@@ -299,7 +299,7 @@ impl ClusterWorld {
         OperatorCommand::Meet { ip: self.hosts[other].ip, port: PORT, bus_port: BUS_PORT }
     }
 
-    /// Sends a command to a node and records the follow-up step.
+    /// Sends a command to a node and records the step that follows its success.
     pub(super) fn send_command(&mut self, host: usize, command: OperatorCommand, next: Option<OperatorStep>) {
         if !self.simulation.is_running(host) {
             return;
@@ -320,8 +320,8 @@ impl ClusterWorld {
         for host in 0..self.hosts.len() {
             let gossip = self.gossip(host);
             let strangers = |gossip: &Gossip| {
-                // A node that changed its address while no node that knew it was running must be
-                // introduced at the new address.
+                // A node that changed its address while no running node knew it must be introduced again at the new
+                // address.
                 let known = |other: usize| {
                     let node = gossip.node(ids[other]);
                     node.is_some_and(|node| node.address.ip == Some(self.hosts[other].ip))
@@ -377,7 +377,7 @@ impl ClusterWorld {
         (must && (0..self.hosts.len()).any(is_missed)).then_some(lost)
     }
 
-    /// Returns whether a replica of `master` has sufficiently recent data to stand for election.
+    /// Returns whether this replica of `master` has sufficiently recent data to stand for election.
     fn is_eligible_replica(&self, host: usize, master: NodeId) -> bool {
         let gossip = self.gossip(host);
         let facts = self.replication_state(host);

@@ -13,7 +13,7 @@ use slot_routing::NodeId;
 pub(super) struct Takeovers {
     /// Masters promoted by TAKEOVER, and masters elected with their votes.
     forced: BTreeSet<NodeId>,
-    /// Candidates that received a vote of one of them.
+    /// Candidates that received a vote from one of the forced masters.
     voted_for_by_forced: BTreeSet<NodeId>,
 }
 

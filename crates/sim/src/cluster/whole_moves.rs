@@ -1,6 +1,6 @@
-//! Simulates atomic slot migrations (CLUSTER MIGRATESLOTS): the drivers of the `migration` crate run on both sides, as
-//! in the node. The threads around them are simulated: each side works when the topology, its log or its slots change,
-//! when something arrives ([`super::migration_link`]), and at its driver's deadline.
+//! Simulates atomic slot migrations (CLUSTER MIGRATESLOTS). The drivers of the `migration` crate run on both sides, as
+//! in the node; the threads around the drivers are simulated. A side's thread runs when the topology, its log or its
+//! slots change, when bytes arrive ([`super::migration_link`]), and at its driver's deadline.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use super::{ClusterEvent, ClusterWorld};
 use crate::InjectedBug;
 use crate::data::{Change, Key, source_session};
 
-/// The longest time in microseconds until the thread of a side runs.
+/// The longest delay in microseconds until a woken thread runs.
 const WAKE_MICROS: usize = 1000;
 /// The longest time, in milliseconds, that the target waits for its replicas before it claims the slots.
 const MAX_REPLICA_WAIT_MS: u64 = 500;
-/// `cluster-node-timeout`, for the first connection.
+/// The value of `cluster-node-timeout`, which limits the first connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// `repl-timeout`.
+/// The value of `repl-timeout`, which limits the silence on a connection.
 const REPL_TIMEOUT: Duration = Duration::from_secs(4);
 
 pub(super) const SOURCE: usize = 0;
 pub(super) const TARGET: usize = 1;
 
-/// A slot migration.
+/// An atomic slot migration in progress.
 #[derive(Debug)]
 pub(super) struct AtomicMigration {
-    /// Hosts of source and target; their incarnations follow.
+    /// The hosts of the source and the target.
     pub(super) hosts: [usize; 2],
     pub(super) incarnations: [u64; 2],
     pub(super) keys: Vec<Key>,
@@ -47,13 +47,13 @@ pub(super) struct AtomicMigration {
     pub(super) source: Option<MigrationSource>,
     pub(super) target: Option<MigrationTarget>,
     pub(super) link: MigrationLink,
-    /// Whether a step of each side is scheduled.
+    /// Whether a run of each side's thread is scheduled.
     is_woken: [bool; 2],
     /// The scheduled wakeup for each driver's deadline.
     wakeups: [Option<Instant>; 2],
 }
 
-/// The source's task.
+/// The state of the source's task.
 #[derive(Debug)]
 pub(super) struct MigrationSource {
     driver: ExportDriver,
@@ -63,29 +63,29 @@ pub(super) struct MigrationSource {
     hold: WriteHold,
 }
 
-/// The snapshot of the slots.
+/// The progress of the slots' snapshot.
 #[derive(Debug)]
 enum SnapshotTransfer {
     NotWanted,
     Wanted,
-    /// These parts are to be sent.
+    /// The snapshot is taken; these commands are still to be sent.
     Taken(VecDeque<Change>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteHold {
     None,
-    /// Writes that began earlier are still running.
+    /// The source waits for writes that began before its slots were blocked.
     Draining,
     Held,
 }
 
-/// The target's task.
+/// The state of the target's task.
 pub(super) struct MigrationTarget {
     pub(super) driver: ImportDriver,
     seen: Option<Arc<Topology>>,
     session: Session,
-    /// Commands to execute.
+    /// Commands of the source that are still to be executed.
     commands: Option<SourceCommands>,
     /// Whether bytes wait on the link until the commands are executed.
     pub(super) is_behind: bool,
@@ -93,23 +93,23 @@ pub(super) struct MigrationTarget {
     claim: Option<u64>,
 }
 
-/// A step of a migration.
+/// An event of an atomic slot migration.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum MigrationStep {
-    /// The thread of a side runs.
+    /// The thread of this side runs.
     Run(usize),
-    /// The deadline of a side's driver.
+    /// The deadline of this side's driver has come.
     Deadline(usize),
-    /// Something arrives at a side of this connection.
+    /// An item arrives at this side of the connection.
     Arrives { side: usize, connection: u64 },
-    /// The source's connection reaches its host.
+    /// The source's connection attempt reaches the target's host.
     Dialled { connection: u64, until: Instant },
-    /// The source's attempt to connect ends.
+    /// The source's connection attempt fails.
     NotConnected { connection: u64 },
-    /// The network breaks the connection.
+    /// The network breaks the current connection.
     Breaks,
-    /// The target's replicas have acknowledged. With the injected bug `LateClaims`, the target's clock stands still
-    /// from `granted` on.
+    /// The target's replicas have acknowledged the data. With the injected bug `LateClaims`, the target's clock stands
+    /// still from `granted` on.
     ReplicasHave { granted: Instant },
 }
 
@@ -123,7 +123,7 @@ impl ClusterWorld {
         {
             return;
         }
-        // Nodes refuse slots that SETSLOT is migrating.
+        // Nodes refuse to migrate slots that SETSLOT is already migrating.
         let is_at_rest = |slot: &Slot| self.role_for(from, *slot) == Some(Ownership::Local);
         if !slots.iter().all(is_at_rest) {
             return;
@@ -190,7 +190,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Wakes the sides that have something to do. Called after every event.
+    /// Wakes every side whose state has changed. Called after every event.
     pub(super) fn wake_moves(&mut self) {
         for number in self.whole_moves.keys().copied().collect::<Vec<_>>() {
             for side in [SOURCE, TARGET] {
@@ -217,7 +217,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Schedules the wakeups for the drivers' deadlines.
+    /// Schedules wakeups at the deadlines of both sides' drivers.
     fn plan_deadlines(&mut self, number: u64) {
         for side in [SOURCE, TARGET] {
             let Some(one) = self.whole_moves.get_mut(&number) else { return };
@@ -253,7 +253,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Returns until when a side is frozen; `None` if its process is gone.
+    /// Returns `None` if the side's process is gone; otherwise until when the process is frozen, if it is.
     pub(super) fn side(&self, number: u64, side: usize) -> Option<Option<Instant>> {
         let one = self.whole_moves.get(&number)?;
         let host = one.hosts[side];
@@ -262,7 +262,7 @@ impl ClusterWorld {
             .then(|| self.simulation.frozen_until(host))
     }
 
-    /// Ends a side whose process died. Without power, nobody closes its connection.
+    /// Ends a side whose process died. If its machine lost power, nobody closes the connection.
     fn end_side(&mut self, number: u64, side: usize) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let was_there =
@@ -304,7 +304,7 @@ impl ClusterWorld {
             .map_or(topology.is_some() != seen.is_some(), |(one, other)| !Arc::ptr_eq(one, other))
     }
 
-    /// Performs what the source's task has to do, as in the node's loop.
+    /// Runs the source's thread once, as in the node's loop.
     fn run_source(&mut self, number: u64) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let (Some(source), host) = (&mut one.source, one.hosts[SOURCE]) else { return };
@@ -357,7 +357,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Passes an event to the source's driver, and then how much of its log remains.
+    /// Passes an event to the source's driver, followed by how much of the log is still unsent.
     pub(super) fn tell_source(&mut self, number: u64, event: ExportDriverEvent) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let (Some(source), host) = (&mut one.source, one.hosts[SOURCE]) else { return };
@@ -378,7 +378,7 @@ impl ClusterWorld {
             match action {
                 ExportDriverAction::Connect(timeout) => self.dial_target(number, timeout),
                 ExportDriverAction::Send(bytes) => self.send_move(number, SOURCE, bytes),
-                // There is no password.
+                // No password is set, so there are no credentials to send.
                 ExportDriverAction::SendCredentials => {}
                 ExportDriverAction::LogResumed => {
                     self.simulation.trace(|| format!("move {number} is resumed"));
@@ -410,7 +410,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Accepts ESTABLISH, unless the node does not agree with the source. Returns whether it does.
+    /// Accepts ESTABLISH if the node agrees with the source on the slots. Returns whether it was accepted.
     pub(super) fn accept_move(&mut self, number: u64, establish: Establish, rest: Vec<u8>) -> bool {
         let Some(one) = self.whole_moves.get(&number) else { return false };
         let host = one.hosts[TARGET];
@@ -451,7 +451,7 @@ impl ClusterWorld {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let (Some(target), host) = (&mut one.target, one.hosts[TARGET]) else { return };
         target.seen.clone_from(&self.hosts[host].topology);
-        // A pause holds back the commands of the source.
+        // A pause delays the commands that the source has sent.
         if !self.simulation.is_import_paused(host)
             && let Some(commands) = target.commands.take()
         {
@@ -487,7 +487,7 @@ impl ClusterWorld {
                 ImportDriverAction::Apply(commands) => target.commands = Some(commands),
                 ImportDriverAction::AwaitReplicas => {
                     let wait = self.simulation.random.millis(0, MAX_REPLICA_WAIT_MS);
-                    // This is frequent when the bug that it reveals is injected.
+                    // This fault is frequent when the bug that it reveals is injected.
                     if self.simulation.plan.injected_bug == Some(InjectedBug::LateClaims)
                         && !self.simulation.healed
                     {

@@ -1,5 +1,4 @@
-//! Simulates the links of the cluster bus: ordered packets or the end of the link, and network
-//! faults.
+//! Simulates the links of the cluster bus, including network faults: a link carries ordered packets or its own end.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,14 +11,14 @@ use super::{ClusterEvent, ClusterWorld, ReceivedHeader};
 use crate::InjectedBug;
 use crate::delivery_queue::{DeliveryPoll, DeliveryQueue};
 
-/// A blocked direction is retried after this time.
+/// Interval at which an item is retried while its direction is partitioned.
 const RETRY_INTERVAL: Duration = Duration::from_millis(40);
 
-/// A link. Side 0 opened it, side 1 accepted it.
+/// A link between two nodes. Side 0 opened it, side 1 accepted it.
 #[derive(Debug, Clone)]
 pub(super) struct BusLink {
     hosts: [usize; 2],
-    /// Each side's id of the link; `None` before it is accepted or after it is closed.
+    /// The id under which each side knows the link; `None` before the link is accepted or after it is closed.
     link_ids: [Option<LinkId>; 2],
     /// The items in flight to each side.
     delivery_queues: [DeliveryQueue<LinkItem>; 2],
@@ -45,7 +44,7 @@ impl ClusterWorld {
         self.simulation.schedule_after(time, ClusterEvent::Dialled { wire });
     }
 
-    /// A connection attempt reaches its host. A frozen process still accepts connections.
+    /// Handles a connection attempt that reaches its host. A frozen process still accepts connections.
     pub(super) fn on_dialled(&mut self, wire: u64) {
         let Some(&BusLink { hosts: [from, to], link_ids: [Some(link), _], .. }) = self.wires.get(&wire)
         else {
@@ -54,7 +53,7 @@ impl ClusterWorld {
         };
         let silent = self.simulation.cannot_communicate(from, to);
         if silent || !self.simulation.processes[to].has_power {
-            // The waiting side will time out.
+            // No process accepts the connection, so the waiting side will time out.
         } else if self.simulation.processes[to].is_up {
             self.enqueue(wire, 1, LinkItem::Accepted);
             self.enqueue(wire, 0, LinkItem::Connected);
@@ -92,7 +91,7 @@ impl ClusterWorld {
         if self.simulation.plan.injected_bug == Some(InjectedBug::UnsavedVotes) && !self.simulation.healed {
             match packet.body {
                 MessageBody::AuthRequest => self.inject_rival_requests(host, to, &packet),
-                // Drops votes so that nobody wins this epoch before the voter votes in it again.
+                // The vote is dropped, so that nobody wins this epoch before the voter votes in it again.
                 MessageBody::AuthAck => return,
                 _ => {}
             }
@@ -114,9 +113,8 @@ impl ClusterWorld {
         self.enqueue(wire, side, LinkItem::Packet(packet));
     }
 
-    /// Supports an injected bug: two candidates rarely request votes in one epoch, and rarer still
-    /// does the second request arrive just after the voter restarts. The candidate's siblings
-    /// therefore request votes, too, late and often.
+    /// Supports an injected bug. Two candidates rarely request votes in one epoch, and the second request even more
+    /// rarely arrives just after the voter restarts, so the candidate's siblings request votes too, late and often.
     fn inject_rival_requests(&mut self, candidate: usize, voter: usize, request: &Packet) {
         let siblings = self.hosts[candidate]
             .received_headers
@@ -140,7 +138,7 @@ impl ClusterWorld {
         }
     }
 
-    /// The injected bug: a candidate requests no votes and counts one from every known node.
+    /// Implements an injected bug: a candidate requests no votes and counts one from every known node.
     fn inject_votes(&mut self, candidate: usize, request: &Packet) {
         let voters: Vec<Header> = self.hosts[candidate]
             .received_headers
@@ -163,8 +161,8 @@ impl ClusterWorld {
         }
     }
 
-    /// The injected bugs: a master ignores claims on its slots, replica offsets get lost, or gossip
-    /// omits nodes without an address.
+    /// Implements injected bugs: a master ignores claims on its slots, replica offsets get lost, or gossip omits nodes
+    /// without an address.
     fn distort_packet(&self, host: usize, packet: &mut Packet) {
         match self.simulation.plan.injected_bug {
             Some(InjectedBug::IgnoredClaims) => {
@@ -190,7 +188,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Closes a link at a host.
+    /// Closes a link at one host.
     pub(super) fn close_link(&mut self, host: usize, link: LinkId) {
         let Some((wire, side)) = self.hosts[host].links.remove(&link) else { return };
         self.close_side(wire, side);
@@ -203,7 +201,7 @@ impl ClusterWorld {
         ends[side] = None;
     }
 
-    /// Handles the end of a process. Its peers notice unless the machine died with it.
+    /// Breaks the links of a process that has ended. Its peers notice unless the machine died with it.
     pub(super) fn break_wires(&mut self, host: usize, told: bool) {
         for (wire, side) in std::mem::take(&mut self.hosts[host].links).into_values() {
             self.close_side(wire, side);
@@ -213,7 +211,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Delivers the items that have arrived at a side.
+    /// Delivers the items that are due at a side.
     pub(super) fn deliver_due(&mut self, wire: u64, side: usize) {
         loop {
             let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
@@ -281,7 +279,7 @@ impl ClusterWorld {
                 self.handle_input(here, ClusterInput::Packet { link, packet });
             }
         } else if self.simulation.processes[here].is_up {
-            // The link no longer exists, and the kernel resets it.
+            // The link no longer exists at this side, so the kernel resets it.
             self.enqueue(wire, 1 - side, LinkItem::Closed);
         }
     }

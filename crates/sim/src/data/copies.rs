@@ -12,7 +12,7 @@ use super::store::ReplicaState;
 use crate::simulation::Simulation;
 use crate::{InjectedBug, InvariantName};
 
-/// A waiting client.
+/// A client in WAIT or WAITAOF.
 struct CopyWaiter {
     offset: ReplOffset,
     required: RequiredCopies,
@@ -28,7 +28,7 @@ pub(super) struct CopyWaiters {
 }
 
 impl ReplicaState {
-    /// Returns how far the process's log has been copied.
+    /// Returns how far the process's log has been copied to replicas and disks.
     fn copied(&self) -> LogProgress {
         let master = self.master_driver.master();
         LogProgress {

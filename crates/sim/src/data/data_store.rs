@@ -26,13 +26,13 @@ use crate::disk::SimDisk;
 use crate::executor::{self, ExecutionStop, Executor, QuietLoadHost};
 use crate::waiting::WaitingClient;
 
-/// Client writes are rejected or blocked while one of these holds.
+/// The gates that reject or block client writes.
 const WRITE_BLOCKING_GATES: NodeFlags = NodeFlags::PAUSED
     .union(NodeFlags::LOADING)
     .union(NodeFlags::REPLICA)
     .union(NodeFlags::CLUSTER_DOWN)
     .union(NodeFlags::EMPTY_MASTER);
-/// At time zero no key is expired.
+/// The time used for reads by the simulator, at which no key is expired.
 const NO_TIME: Millis = Millis(0);
 
 /// Returns a key name for each slot, which is also the hash tag of the slot's other keys.
@@ -83,15 +83,15 @@ impl EffectLog for Effects {
     }
 }
 
-/// The data of one process.
+/// The keyspace of one process.
 pub(super) struct DataStore {
-    /// Reading data executes commands too, hence the `RefCell`.
+    /// The engine is in a `RefCell` because reading data executes commands too.
     executor: RefCell<Executor>,
     effects: Effects,
 }
 
 impl DataStore {
-    /// Creates an empty keyspace for keys of these slots.
+    /// Creates an empty keyspace that serves these slots.
     pub(super) fn empty(slots: &SlotSet, clustered: bool) -> Self {
         let effects = Effects::default();
         let topology = clustered.then(single_node_topology);
@@ -145,7 +145,7 @@ impl DataStore {
         (values(&ran.replies), self.effects.take())
     }
 
-    /// Opens a client session.
+    /// Opens a session for a client.
     pub(super) fn connect(&self) -> Session {
         let client = self.engine().clients.connect(ConnectionInfo::default(), NO_TIME, Box::new(|| {}));
         Session::of(client, CommandOrigin::Client, true)
@@ -155,7 +155,7 @@ impl DataStore {
         self.engine().clients.disconnect(client.id());
     }
 
-    /// Runs `does` on the executor and returns its result and the effects.
+    /// Runs `does` on the executor; returns its result and the effects for the log.
     pub(super) fn with_databases<T>(&mut self, does: impl FnOnce(&mut Executor) -> T) -> (T, Vec<u8>) {
         let done = does(self.executor.get_mut());
         (done, self.effects.take())
@@ -185,8 +185,7 @@ impl DataStore {
         })
     }
 
-    /// Executes a command of a master's stream. An error means that the master's change was not
-    /// applied.
+    /// Executes a command of a master's stream. An error means that the master's change could not be applied.
     pub(super) fn apply(
         &mut self,
         session: &mut Session,
@@ -198,7 +197,7 @@ impl DataStore {
         ran.failure.map_or(Ok(()), Err)
     }
 
-    /// Expires keys and returns the effects.
+    /// Deletes expired keys and returns the effects.
     pub(super) fn expire(&mut self, wall: Millis) -> Vec<u8> {
         self.executor.get_mut().expire(wall);
         self.effects.take()
@@ -273,7 +272,7 @@ impl DataStore {
         self.run_command(&["DEBUG", "DIGEST"])
     }
 
-    /// Serializes a snapshot at this position of its history.
+    /// Serializes a snapshot at this position in the process's history.
     pub(super) fn snapshot(&self, position: Position, slot_states: &str) -> Vec<u8> {
         self.write_rdb(position, (false, slot_states))
     }
@@ -310,12 +309,12 @@ impl DataStore {
         loaded.map_err(|error| error.to_string())
     }
 
-    /// Deletes all data.
+    /// Deletes all data without logging effects.
     pub(super) fn clear(&mut self) {
         snapshot_io::clear(&self.executor.get_mut().engine);
     }
 
-    /// Replaces the data by a snapshot.
+    /// Replaces the data by the content of a snapshot.
     pub(super) fn load(&mut self, snapshot: &[u8]) -> LoadResult {
         let executor = self.executor.get_mut();
         let host = QuietLoadHost::at(NO_TIME);
@@ -340,12 +339,12 @@ fn single_node_topology() -> Topology {
     Topology::new(id, Epoch(0), false, vec![member])
 }
 
-/// Converts a key to its slot.
+/// Returns the slot of a group of keys.
 pub(super) fn slot_of(key: Key) -> Slot {
     Slot::new(key).expect("a key is the number of a slot")
 }
 
-/// Parses all replies.
+/// Parses the replies in a buffer.
 fn values(mut replies: &[u8]) -> Vec<Value> {
     let mut values = Vec::new();
     while let Ok(Some((value, len))) = resp::parse_value(replies) {
@@ -355,7 +354,7 @@ fn values(mut replies: &[u8]) -> Vec<Value> {
     values
 }
 
-/// Does nothing between the slots of a snapshot.
+/// Observes a snapshot without running other events between its slots.
 struct NoWriteObserver;
 
 impl WriteObserver for NoWriteObserver {

@@ -25,7 +25,7 @@ use crate::{InjectedBug, InvariantName, RandomSource};
 /// Interval between checks whether a rewrite can begin.
 const REWRITE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The sizes of an empty folder.
+/// The sizes of the append-only files in an empty folder.
 const NO_FILES: AofSizes = AofSizes { base: 0, all: 0 };
 
 /// A finished write whose client waits for the sync.
@@ -41,7 +41,7 @@ pub(super) struct DataFile {
     settings: AofSettings,
     aof: SimAofDriver,
     writer: AofWriter,
-    /// The serialized base of a rewrite that is not on the disk yet.
+    /// The serialized base of a rewrite that is not on disk yet.
     cut: Option<(RewriteId, Vec<u8>)>,
     holds_writes: bool,
     committed: ReplOffset,
@@ -50,7 +50,7 @@ pub(super) struct DataFile {
 }
 
 impl DataFile {
-    /// Starts on an empty disk. The first rewrite creates the files.
+    /// Creates the state of a process whose disk is empty. The first rewrite creates the files.
     pub(super) fn without_file(
         disk: SimDisk,
         policy: FsyncPolicy,
@@ -133,7 +133,7 @@ impl DataFile {
         }
     }
 
-    /// Forgets the clients whose writes are not synced, when their history ends.
+    /// Forgets the clients whose writes are not synced, because their history has ended.
     pub(super) fn drop_held_replies(&mut self) {
         self.waiting.clear();
     }
@@ -144,7 +144,7 @@ impl DataFile {
         status.is_some_and(|file| file.policy == FsyncPolicy::Always && file.state == AofState::Complete)
     }
 
-    /// Returns when the file's thread has work if nothing else happens before `until`.
+    /// Returns when the file's thread has its next step if nothing else happens before `until`.
     fn next_step(&self, now: Instant, until: Option<Instant>, random: &mut RandomSource) -> Option<Instant> {
         if self.writer.operation().is_some() || self.cut.is_some() {
             return Some(now + Duration::from_micros(random.below(3000) as u64));
@@ -155,7 +155,7 @@ impl DataFile {
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Enables `appendonly` on some processes.
+    /// Enables `appendonly` if this process is one of those that use it.
     pub(crate) fn choose_file(&mut self, host: usize) {
         let Some(policy) = self.data.settings.appendfsync else { return };
         if self.random.percent(70) {
@@ -171,8 +171,8 @@ impl<E: Debug> Simulation<E> {
         SimDisk::new(RandomSource::new(self.random.number()), self.plan.injected_bug)
     }
 
-    /// Starts a process with its predecessor's files if they are kept. `told`: only the process
-    /// died.
+    /// Starts a process with its predecessor's files if `kept` is set. `told` means that only the process died, not its
+    /// machine.
     pub(super) fn find_file(&mut self, host: usize, mut old: DataFile, kept: bool, told: bool) {
         if kept {
             old.disk.restart(if told { ProcessDeath::Killed } else { ProcessDeath::PowerCut });
@@ -208,12 +208,12 @@ impl<E: Debug> Simulation<E> {
         self.schedule_file_work(host);
     }
 
-    /// Notifies the file of a longer or replaced log.
+    /// Notifies the file's driver of a longer or replaced log.
     pub(super) fn tell_file_of_log(&mut self, host: usize) {
         self.handle_file_event(host, AofDriverEvent::LogChanged);
     }
 
-    /// Requests that the file be synced.
+    /// Requests that the file be synced; returns the target to wait for.
     pub(super) fn request_sync(&mut self, host: usize) -> Option<SyncTarget> {
         let (now, wall) = (self.clock_of(host), self.wall_of(host));
         let ReplicaState { file, log, .. } = &mut self.data.stores[host];
@@ -281,7 +281,7 @@ impl<E: Debug> Simulation<E> {
     fn continue_rewrite(&mut self, host: usize) {
         let now = self.clock_of(host);
         let store = &mut self.data.stores[host];
-        // A replica's data after a failed synchronization must not be saved.
+        // A replica's data is invalid after a failed synchronization and must not be saved.
         let may_cut = store.can_snapshot() && !store.is_loading() && !store.has_invalid_data();
         let Some(DataFile { aof, writer, cut, .. }) = &mut store.file else { return };
         if let Some((rewrite, rdb)) = cut.take() {
@@ -303,7 +303,8 @@ impl<E: Debug> Simulation<E> {
         let fresh = self.new_history();
         let store = &mut self.data.stores[host];
         store.log.open(fresh);
-        // All keys are in one database, which a replica knows from its master.
+        // A master has no selected database to record. A replica knows it from its master, and it is 0 in the
+        // simulation.
         let db = store.upstream().map(|_| 0);
         if db.is_none() {
             store.log.reset_selected_db();
@@ -369,7 +370,7 @@ impl<E: Debug> Simulation<E> {
         self.maybe_wait_for_copies(host, end);
     }
 
-    /// Removes a key whose slot moved away. Its unsynced writes moved with it.
+    /// Removes a key whose slot moved to another node, together with its writes that await a sync.
     pub(crate) fn drop_key(&mut self, host: usize, key: Key) {
         if let Some(file) = &mut self.data.stores[host].file {
             file.waiting.retain(|waiting| waiting.key != key);
@@ -377,7 +378,7 @@ impl<E: Debug> Simulation<E> {
         self.check_invariants(host, DataChange::Dropped { key });
     }
 
-    /// Drops waiting clients when a node is published as a replica.
+    /// Drops the waiting clients of a node that has become a replica.
     pub(super) fn drop_waiting(&mut self, host: usize) {
         self.data.stores[host].copies_wanted = CopyWaiters::default();
     }

@@ -1,4 +1,4 @@
-//! Simulates the replica's side: the task that carries out the orders of the driver
+//! Simulates the replica's side of replication: the task that carries out the orders of the driver
 //! ([`replication::ReplicaDriver`]), and the applier of the master's stream.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -24,7 +24,7 @@ pub(super) struct Follower {
     master: usize,
     stream: StreamEpoch,
     link: Option<u64>,
-    /// The second connection, over which the snapshot arrives.
+    /// The second connection, over which the snapshot arrives with dual-channel replication.
     rdb: Option<u64>,
     /// The snapshot bytes received so far.
     snapshot: Vec<u8>,
@@ -81,7 +81,7 @@ impl<E: Debug> Simulation<E> {
         store.applying_segment.is_some() || !reads && store.replica_driver.stream() == Some(*stream)
     }
 
-    /// Handles an order to follow a master.
+    /// Carries out an order to follow a master.
     pub(super) fn follow(&mut self, host: usize, stream: StreamEpoch) {
         self.stop_following(host);
         let store = &mut self.data.stores[host];
@@ -102,7 +102,7 @@ impl<E: Debug> Simulation<E> {
         links.flatten().for_each(|link| self.close_side(link, 0));
     }
 
-    /// Fixes the start position once an earlier load is over and running writes have ended.
+    /// Chooses the start position once an earlier load is over and running writes have ended.
     pub(super) fn start_following(&mut self, host: usize, stream: StreamEpoch, under_way: BTreeSet<u64>) {
         let store = &mut self.data.stores[host];
         if store.follower.as_ref().is_none_or(|follower| follower.stream != stream) {
@@ -152,7 +152,7 @@ impl<E: Debug> Simulation<E> {
         store.replica_driver.next_deadline(store.follower.as_ref()?.stream)
     }
 
-    /// The injected bug: the stream is still applied after this node was promoted.
+    /// Returns whether an injected bug makes the node apply the stream after its promotion.
     fn ignores_promotion(&self, host: usize) -> bool {
         self.has_injected_bug(InjectedBug::StreamAfterPromotion)
             && self.data.stores[host].upstream().is_none()
@@ -247,7 +247,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Starts to load a complete snapshot on a thread of its own, independent of the follower.
+    /// Starts to load a complete snapshot on a separate thread, independently of the follower.
     fn load(&mut self, host: usize, position: Position) {
         let store = &mut self.data.stores[host];
         let Some(follower) = &mut store.follower else { return };
@@ -269,7 +269,7 @@ impl<E: Debug> Simulation<E> {
         self.data_within(20_000, DataEvent::Loaded { at });
     }
 
-    /// Finishes a load. Occasionally it fails, which leaves no data.
+    /// Finishes a load. Occasionally the load fails, which leaves no data.
     pub(super) fn on_loaded(&mut self, host: usize) {
         let own = self.new_history();
         let failed = own.as_str().starts_with('0');
@@ -342,8 +342,7 @@ impl<E: Debug> Simulation<E> {
         self.data_within(self.data.settings.apply, DataEvent::Apply { at });
     }
 
-    /// Breaks a link within a transaction. That is rare, so it is forced when the bug that it
-    /// reveals is injected.
+    /// Breaks a link within a transaction. That is rare, so the break is forced if the bug that it reveals is injected.
     pub(super) fn break_within_transaction(&mut self, host: usize) {
         let store = &self.data.stores[host];
         let within = store.follower.as_ref().is_some_and(|follower| follower.session.in_transaction());
@@ -355,15 +354,15 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Ends the stream and closes its link.
+    /// Ends the master's stream and closes its link.
     fn close_upstream_link(&mut self, host: usize) {
         let link = self.data.stores[host].follower.as_mut().and_then(|follower| follower.link.take());
         link.into_iter().for_each(|link| self.close_side(link, 0));
         self.handle_replica_event(host, ReplicaEvent::Closed);
     }
 
-    /// Executes some commands, each under its slot's lock; after the last one the bytes enter the
-    /// log.
+    /// Executes some commands of the segment, each under its slot's lock. After the last command the segment's bytes
+    /// enter the log.
     pub(super) fn apply_command_batch(&mut self, host: usize) {
         let (at, wall) = (self.process(host), self.wall_of(host));
         for _ in 0..=self.random.below(3) {
@@ -427,7 +426,7 @@ impl<E: Debug> Simulation<E> {
     }
 }
 
-/// Creates a session for a master's stream.
+/// Creates the session that executes a master's stream.
 fn session_of_stream() -> Session {
     Session::new(0, CommandOrigin::Master, true)
 }

@@ -10,14 +10,14 @@ use crate::delivery_queue::{DeliveryPoll, DeliveryQueue};
 use crate::simulation::Simulation;
 use replication::master::PeerId;
 
-/// Retry interval for bytes held back by the network.
+/// Interval at which bytes held back by the network are retried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A connection. Side 0, a replica, opened it; side 1 accepted it.
+/// A connection of a replica. Side 0, the replica, opened it; side 1, the master, accepted it.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     hosts: [usize; 2],
-    /// Whether each side still has it open.
+    /// Whether each side still has the connection open.
     open: [bool; 2],
     delivery_queues: [DeliveryQueue<StreamItem>; 2],
 }
@@ -42,14 +42,14 @@ impl<E: Debug> Simulation<E> {
         link
     }
 
-    /// A connection attempt reaches its host. A frozen process still accepts connections.
+    /// Handles a connection attempt that reaches its host. A frozen process still accepts connections.
     pub(super) fn on_dialled(&mut self, link: u64) {
         let Some(&Link { hosts: [from, to], open: [true, _], .. }) = self.data.links.get(&link) else {
             self.data.links.remove(&link);
             return;
         };
         if self.cannot_communicate(from, to) || !self.processes[to].has_power {
-            // The waiting side will time out.
+            // No process accepts the connection, so the waiting side will time out.
         } else if self.processes[to].is_up {
             self.enqueue(link, 1, StreamItem::Accepted);
             self.enqueue(link, 0, StreamItem::Connected);
@@ -70,14 +70,14 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Closes one side.
+    /// Closes the connection at one side.
     pub(super) fn close_side(&mut self, link: u64, side: usize) {
         let Some(open) = self.data.links.get_mut(&link).map(|link| &mut link.open) else { return };
         open[side] = false;
         self.enqueue(link, 1 - side, StreamItem::Closed);
     }
 
-    /// Handles the end of a process. Its peers notice unless the machine died with it.
+    /// Breaks the connections of a process that has ended. Its peers notice unless the machine died with it.
     pub(super) fn break_links(&mut self, host: usize, told: bool) {
         let of_host = |link: &Link| link.hosts.iter().position(|one| *one == host);
         let broken: Vec<(u64, usize)> =
@@ -91,7 +91,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Delivers what has arrived at a side.
+    /// Delivers the items that are due at a side.
     pub(super) fn deliver_due(&mut self, link: u64, side: usize) {
         loop {
             let Some(hosts) = self.data.links.get(&link).map(|link| link.hosts) else { return };
@@ -129,7 +129,7 @@ impl<E: Debug> Simulation<E> {
         if !open[side] {
             match item {
                 StreamItem::Closed => drop(self.data.links.remove(&link)),
-                // The connection no longer exists, and the kernel resets it.
+                // The connection no longer exists at this side, so the kernel resets it.
                 _ if self.processes[here].has_power => self.enqueue(link, 1 - side, StreamItem::Closed),
                 _ => {}
             }

@@ -8,14 +8,14 @@ use crate::clients::Words;
 /// The number of redirections and retries after which a client gives up.
 const MAX_ATTEMPTS: u8 = 8;
 
-/// Commands of one slot that a client sends in sequence, each after the previous reply. The final
-/// write of the slot's number is not included.
+/// Commands of one slot that a client sends in sequence, each after the reply to the previous one. The write of the
+/// unique number, which ends each request, is not included.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(super) key: Key,
-    /// Single commands and transactions.
+    /// The remaining single commands and transactions.
     pub(super) transactions: Vec<Vec<Words>>,
-    /// ASKING precedes the next command.
+    /// Whether the client sends ASKING before the next command.
     pub(super) asking: bool,
     attempts_left: u8,
 }
@@ -25,7 +25,7 @@ impl Request {
         Self { key, transactions: units, asking: false, attempts_left: 0 }
     }
 
-    /// Counts an attempt and returns whether the client retries.
+    /// Counts an attempt and returns whether the client may retry.
     pub(super) fn use_attempt(&mut self) -> bool {
         self.attempts_left += 1;
         self.attempts_left < MAX_ATTEMPTS

@@ -1,8 +1,7 @@
-//! Simulates role changes: first in the log, then in write admission, then in the replication
-//! thread.
+//! Simulates role changes. A change happens first in the log, then in write admission, then in the replication thread.
 //!
-//! Orders are carried out one at a time, as under the node's role lock. A change of the stream
-//! waits for the segment being applied, which holds the stream's lock.
+//! Orders are carried out one at a time, as under the node's role lock. A change of the stream waits for the segment
+//! being applied, which holds the stream's lock.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -19,30 +18,30 @@ use crate::simulation::Simulation;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RoleChange {
     BecomeMaster,
-    /// Become a replica.
+    /// The process becomes a replica.
     BecomeReplica {
         /// The master to follow.
         master: usize,
-        /// The local data belongs to another history.
+        /// Whether the local data belongs to another history, so that it cannot be continued.
         foreign: bool,
     },
-    /// Become a replica of this process and ask it to take over (PSYNC FAILOVER).
+    /// The process becomes a replica of this process and asks it to take over (PSYNC FAILOVER).
     HandOver {
         to: usize,
     },
-    /// Drop all data.
+    /// The process drops all its data.
     Empty,
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Orders a role change.
+    /// Queues an order to change the role.
     pub(crate) fn queue_role_change(&mut self, host: usize, order: RoleChange) {
         self.data.stores[host].role_changes.push_back(order);
         self.change_role(host);
         self.plan_data_tick(host);
     }
 
-    /// Carries out the next order unless another one is in progress or the stream's lock is taken.
+    /// Carries out the next order unless another order is in progress or the stream's lock is taken.
     pub(super) fn change_role(&mut self, host: usize) {
         let mid_piece = self.data.stores[host].applying_segment.is_some()
             && !self.has_injected_bug(InjectedBug::StreamAfterPromotion);
@@ -104,7 +103,7 @@ impl<E: Debug> Simulation<E> {
         if store.position().id.as_str().as_bytes() != request.id.as_slice() {
             return Err("ERR PSYNC FAILOVER replid must match my replid.");
         }
-        // The node waits for the stream's lock.
+        // A stream segment is being applied, and the node waits for the stream's lock.
         if store.applying_segment.is_some()
             || store.unpublished_change.is_some()
             || !store.role_changes.is_empty()

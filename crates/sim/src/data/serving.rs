@@ -1,4 +1,4 @@
-//! Simulates the master's side: the replication thread, which carries out the orders of the driver
+//! Simulates the master's side of replication: the replication thread, which carries out the orders of the driver
 //! ([`replication::MasterDriver`]), and the replica connections.
 
 use std::fmt::Debug;
@@ -25,23 +25,23 @@ const SNAPSHOT_EOF_MARK: &str = "mark5678901234567890mark5678901234567890";
 pub(super) enum ReplicationMessage {
     Follow(StreamEpoch),
     Unfollow,
-    /// An input of the driver.
+    /// An event for the master's driver.
     Serve(MasterDriverEvent),
 }
 
-/// A connection opened by a replica.
+/// The master's side of a replica's connection.
 pub(super) struct ReplicaConnection {
     link: u64,
     pub(super) host: usize,
-    /// The replica's incarnation at that time.
+    /// The replica's incarnation when it connected.
     incarnation: u64,
     profile: PeerProfile,
     input: Vec<u8>,
     /// The cursor from which the log is streamed.
     streams: Option<CursorId>,
-    /// A check for new log data is scheduled.
+    /// Whether a check for new log data is scheduled.
     awaited_snapshot: bool,
-    /// The snapshot for this replica until it is sent.
+    /// The snapshot that this replica waits for, until it is sent.
     snapshot: Option<Vec<u8>>,
 }
 
@@ -125,7 +125,7 @@ impl<E: Debug> Simulation<E> {
         let Some(peer) = self.data.stores[host].peers.get_mut(&id) else { return };
         peer.input.extend_from_slice(bytes);
         let mut input = std::mem::take(&mut peer.input);
-        // Newlines are keepalives during a load.
+        // A loading replica sends newlines as keepalives, which are not part of a command.
         let signs = input.iter().take_while(|byte| **byte == b'\n').count();
         input.drain(..signs);
         let mut batch = Batch::default();
@@ -192,10 +192,10 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Returns whether its data belongs to a history that continues.
+    /// Returns whether the replica's data belongs to a history that the master can continue.
     fn can_serve(&self, host: usize, id: PeerId, asked: &Args<'_>) -> bool {
         let store = &self.data.stores[host];
-        // A replica that fetched its snapshot from this process has this data.
+        // A replica that has just fetched its snapshot from this process has the process's data.
         let fetched = store.peers.get(&id).is_some_and(|peer| peer.profile.snapshot_connection.is_some());
         let has_data = || !fetched && PsyncRequest::parse(*asked).is_ok_and(|request| request.has_data());
         let may = match store.copies {
@@ -239,7 +239,7 @@ impl<E: Debug> Simulation<E> {
                 let at = self.process(host);
                 self.data_within(3000, DataEvent::TakeSnapshot { at, transfer, peers, eof });
             }
-            // The snapshot has no receivers.
+            // No replica receives the snapshot any more, so there is nothing to cancel.
             MasterDriverAction::CancelSnapshot(_) => {}
             MasterDriverAction::Send(peer, bytes) => self.send(host, peer, bytes),
             MasterDriverAction::Continue { peer, id } => {
@@ -278,7 +278,7 @@ impl<E: Debug> Simulation<E> {
             }
             MasterDriverAction::CloseLog => {
                 let store = &mut self.data.stores[host];
-                // With an append-only file, the reply follows its sync.
+                // With an append-only file, the replies are sent after its next sync.
                 if store.file.is_none() {
                     store.log.close();
                 }
@@ -286,7 +286,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Takes a snapshot: data and log end at one moment at which no slot is locked.
+    /// Takes a snapshot of the data and the log's end at a moment when no slot is locked.
     pub(super) fn take_snapshot(&mut self, host: usize, transfer: TransferId, peers: Vec<PeerId>, eof: bool) {
         if !self.data.stores[host].can_snapshot() {
             let at = self.process(host);
@@ -298,7 +298,8 @@ impl<E: Debug> Simulation<E> {
         let fresh = self.new_history();
         let store = &mut self.data.stores[host];
         store.log.open(fresh);
-        // All keys are in one database, which a replica knows from its master.
+        // A master has no selected database to record. A replica knows it from its master, and it is 0 in the
+        // simulation.
         let db = store.upstream().map(|_| 0);
         let cut = SnapshotPosition::record(&mut store.log, transfer, &peers, db);
         let data = store.data_store.snapshot(store.log.position(), &store.slot_states());
@@ -324,12 +325,12 @@ impl<E: Debug> Simulation<E> {
         self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::SnapshotTaken(cut)));
     }
 
-    /// Handles a completely written snapshot file.
+    /// Handles a snapshot file that is completely written.
     pub(super) fn written(&mut self, host: usize, transfer: TransferId) {
         self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::Written(transfer)));
     }
 
-    /// Returns whether a replica still runs in the incarnation that connected last.
+    /// Returns whether a replica still runs in the incarnation in which it last connected.
     pub(crate) fn is_replica_alive(&self, host: usize, replica: usize) -> bool {
         let mut peers = self.data.stores[host].peers.values().filter(|peer| peer.host == replica);
         peers.next_back().is_some_and(|peer| self.is_incarnation(replica, peer.incarnation))
@@ -382,7 +383,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Handles the end of a replica's connection.
+    /// Removes a replica whose connection has ended.
     pub(super) fn drop_peer(&mut self, host: usize, id: PeerId) {
         self.data.stores[host].peers.remove(&id);
         self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::Closed(id)));
@@ -401,7 +402,7 @@ impl<E: Debug> Simulation<E> {
         if self.data.stores[host].next_pending_check().is_some_and(|due| due <= now) {
             let ReplicaState { master_driver: serving, log, .. } = &mut self.data.stores[host];
             let mut orders = Vec::new();
-            // Write admission is not simulated further because there are few writers.
+            // Write admission is not simulated here, because there are few writers.
             serving.check_pending(now, log, &mut orders);
             self.carry_out(host, orders);
         }

@@ -1,9 +1,9 @@
-//! Carries slot migration states from a master's machine to those of its replicas: in the stream,
-//! ordered with the writes, and in each snapshot.
+//! Carries slot migration states from a master's machine to those of its replicas: in the stream, ordered with the
+//! writes, and in each snapshot.
 //!
-//! As in the node, a change from the stream is recorded before its bytes enter the log, so that the
-//! machine learns of it before the offset. A snapshot includes changes announced before its cut,
-//! even if the announcing machine has not carried them out yet.
+//! As in the node, a change from the stream is recorded before its bytes enter the log, so that the machine learns of
+//! the change before the offset. A snapshot includes all changes that were announced before it was taken, even if the
+//! announcing machine has not carried them out yet.
 
 use std::fmt::Debug;
 
@@ -14,7 +14,7 @@ use slot_routing::{ReplOffset, Slot, Topology};
 use super::ReplicaState;
 use crate::simulation::Simulation;
 
-/// Pending slot state changes.
+/// Slot state changes that a machine must still learn of or carry out.
 #[derive(Debug, Default)]
 pub(crate) struct SlotMoves {
     /// Changes announced by the master, for this process's machine.
@@ -24,7 +24,7 @@ pub(crate) struct SlotMoves {
 }
 
 impl SlotMoves {
-    /// Returns the changes received since the last call.
+    /// Takes the master's announcements received since the last call.
     pub(crate) fn take(&mut self) -> Vec<ClusterInput> {
         std::mem::take(&mut self.heard)
     }
@@ -37,7 +37,7 @@ impl SlotMoves {
         self.heard.push(input);
     }
 
-    /// The machine has carried out or abandoned its announced change.
+    /// Removes an announced change that the machine has carried out or abandoned.
     pub(crate) fn carried_out(&mut self, token: u64) {
         self.said.retain(|(other, ..)| *other != token);
     }

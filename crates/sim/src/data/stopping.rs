@@ -18,30 +18,30 @@ use super::{DataChange, DataEvent};
 use crate::InjectedBug;
 use crate::simulation::Simulation;
 
-/// `shutdown-timeout`
+/// The value of `shutdown-timeout`, after which a shutdown no longer waits for replicas.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A shutdown in progress.
 pub(super) struct Shutdown {
     machine: ShutdownSequence,
     step: ShutdownStep,
-    /// The log end when writes were blocked.
+    /// The offset of the log's end when writes were blocked.
     end: ReplOffset,
 }
 
 /// The event that the shutdown waits for.
 enum ShutdownStep {
-    /// The commands running when writes were blocked have ended.
+    /// The end of the commands that were running when writes were blocked.
     WritesBlocked(BTreeSet<u64>),
-    /// The replicas are in sync.
+    /// All connected replicas in sync with the log's end.
     InSync,
-    /// The chosen replica has taken over. `told`: it was asked to.
+    /// The takeover by the chosen replica. With `was_requested`, the replica has been asked.
     HandedOver { was_requested: bool },
-    /// The data can be saved.
+    /// A moment at which the data can be saved.
     Save,
-    /// The append-only file is synced, or has failed again.
+    /// A sync of the append-only file up to `target`, or another failure of it.
     Flushed { target: SyncTarget },
-    /// The process ends at the next poll.
+    /// Nothing more: the process ends when it is next polled.
     Finished,
 }
 
@@ -55,7 +55,7 @@ impl ReplicaState {
         })
     }
 
-    /// Returns a replica that has the log up to `end`.
+    /// Returns the node id of a replica that has the log up to `end`, if there is one.
     fn successor(&self, end: ReplOffset) -> Option<NodeId> {
         let topology = self.engine().topology.as_ref().map(|topology| topology.load_full())?;
         let in_sync = self.master_driver.master().in_sync_node_ids(end)?;
@@ -97,7 +97,7 @@ impl<E: Debug> Simulation<E> {
         self.schedule_stop_check(host);
     }
 
-    /// Returns a process that has finished its shutdown. After healing, none does.
+    /// Returns a process that has finished its shutdown, to be killed. Always `None` after healing.
     pub(crate) fn take_finished_shutdown(&mut self) -> Option<usize> {
         let is_over = |host: &usize| {
             let stopping = self.data.stores[*host].stopping.as_ref();
@@ -107,7 +107,7 @@ impl<E: Debug> Simulation<E> {
         (0..self.data.stores.len()).find(is_over).filter(|_| !self.healed)
     }
 
-    /// Notifies the machine if its awaited event has occurred.
+    /// Passes the awaited event to the shutdown's machine if the event has happened.
     pub(super) fn drive_stop(&mut self, host: usize) {
         if self.healed {
             self.data.stores[host].stopping = None;
@@ -198,8 +198,8 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Checks that replicas counted as in sync really are. Exempt are replicas whose host died
-    /// since; the master has not noticed yet.
+    /// Checks that replicas counted as in sync really are in sync. A replica whose host has died is exempt if the
+    /// master has not noticed yet.
     fn check_in_sync(&mut self, host: usize) {
         let store = &self.data.stores[host];
         let Some(end) = store.stopping.as_ref().map(|stopping| stopping.end) else { return };
@@ -211,7 +211,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Asks a replica in sync to take over and returns whether there is one.
+    /// Asks a replica that is in sync to take over and returns whether there is one.
     fn tell_successor(&mut self, host: usize) -> bool {
         let store = &mut self.data.stores[host];
         let end = store.stopping.as_ref().map_or(ReplOffset(0), |stopping| stopping.end);
@@ -231,7 +231,7 @@ impl<E: Debug> Simulation<E> {
             (stopping.step, stopping.end) = (ShutdownStep::Flushed { target }, end);
             return None;
         }
-        // The current stream segment is applied first.
+        // The current stream segment must be applied first.
         if !store.can_snapshot() {
             return None;
         }

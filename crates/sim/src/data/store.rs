@@ -31,37 +31,37 @@ use crate::RandomSource;
 use crate::clients::Words;
 use crate::delivery_queue::DeliveryQueue;
 
-/// The slot that identifies a group of keys.
+/// A group of keys, identified by their common slot.
 pub(crate) type Key = u16;
 
-/// Executed commands that still hold their slot's lock.
+/// Commands that have executed but still hold their slot's lock.
 #[derive(Debug)]
 pub(super) struct UnfinishedWrite {
     pub(super) key: Key,
-    /// The effects for the log: those of the earlier commands, then those of the last one.
+    /// The effects for the log: those of all commands but the last, and those of the last one.
     pub(super) effects: [Vec<u8>; 2],
-    /// The number of the finished write.
+    /// The unique number that the commands wrote, if they got so far.
     pub(super) write: Option<u64>,
-    /// The history in which it began.
+    /// The number of the history in which the commands began.
     pub(super) begun_in: u64,
-    /// The rest of the request and the client's next step.
+    /// The commands not yet sent and the client's next step, if there are any.
     pub(super) rest_of_request: Option<(Box<Request>, NextAttempt)>,
 }
 
-/// A process's data and its threads.
+/// The data, the log and the replication state of one process.
 pub(crate) struct ReplicaState {
     pub(super) data_store: DataStore,
     pub(super) log: Log,
-    /// Slots that moved away and are being emptied.
+    /// Slots that moved to another node and are being emptied here.
     pub(super) slots_to_empty: SlotsToEmpty,
-    /// Slots being imported by this process or its master.
+    /// Slots that this process or its master is importing.
     pub(super) imports: SlotImports,
     pub(super) running: BTreeMap<u64, UnfinishedWrite>,
     pub(super) waits: Option<Waits>,
     pub(super) copies_wanted: CopyWaiters,
     pub(super) stopping: Option<Shutdown>,
     pub(super) role_changes: VecDeque<RoleChange>,
-    /// An order that was carried out in the log but is not published yet.
+    /// A role change that is carried out in the log but not published yet.
     pub(super) unpublished_change: Option<ReplicationMessage>,
     pub(super) replica_driver: ReplicaDriver<usize>,
     pub(super) follower: Option<Follower>,
@@ -74,16 +74,16 @@ pub(crate) struct ReplicaState {
     pub(super) peers: BTreeMap<PeerId, ReplicaConnection>,
     pub(super) inbox: DeliveryQueue<ReplicationMessage>,
     pub(crate) moves: SlotMoves,
-    /// The processes that may be its replicas.
+    /// The processes that may become replicas of this one.
     pub(crate) copies: ReplicaAdmission,
-    /// The number of its history; odd while the history ends and writes may not be logged
-    /// (`CommitPoint`).
+    /// The number of the data's history. It is odd while one history has ended and the next has not begun, so that
+    /// writes may not be logged (`CommitPoint`).
     pub(super) history: u64,
     /// Whether the node took over at its master's request.
     pub(crate) has_taken_over: bool,
-    /// The RDB file on disk, with its position in the history.
+    /// The RDB file on disk, with the history position that it contains.
     saved: Option<(Vec<u8>, Position)>,
-    /// `appendonly yes`
+    /// The append-only file; `None` without `appendonly yes`.
     pub(super) file: Option<DataFile>,
     pub(super) tick_at: Option<Instant>,
 }
@@ -121,7 +121,7 @@ impl ReplicaState {
         }
     }
 
-    /// Creates the successor process, which starts from this one's file if that is kept.
+    /// Creates the state of the restarted process, which keeps this one's files if `kept` is set.
     pub(super) fn restarted(&self, mut fresh: Self, kept: bool) -> Self {
         fresh.saved = self.saved.clone().filter(|_| kept);
         if let Some((snapshot, position)) = &fresh.saved {
@@ -131,7 +131,7 @@ impl ReplicaState {
         fresh
     }
 
-    /// Whether a write that began in this history is in the log.
+    /// Returns whether a write that began in this history can still enter the log.
     pub(super) fn is_logged_since(&self, begun_in: u64) -> bool {
         begun_in == self.history && begun_in.is_multiple_of(2)
     }
@@ -171,18 +171,18 @@ impl ReplicaState {
         self.position().offset
     }
 
-    /// Returns how much of the log is on its disk.
+    /// Returns how much of the log is on the process's disk.
     pub(super) fn on_disk(&self) -> OnDisk {
         let synced = |file: &DataFile| file.synced().map_or(OnDisk::NotYet, OnDisk::UpTo);
         self.file.as_ref().map_or(OnDisk::AppendOnlyOff, synced)
     }
 
-    /// Returns the offset that it reports to others.
+    /// Returns the offset that the process reports to other nodes.
     pub(crate) fn failover_offset(&self) -> ReplOffset {
         self.replica_driver.failover_offset(&self.log)
     }
 
-    /// Returns whether it is a replica whose data matches no master's state.
+    /// Returns whether this is a replica whose data matches no state of its master.
     pub(crate) fn has_invalid_data(&self) -> bool {
         self.upstream().is_some() && !self.log.is_open()
     }
@@ -192,7 +192,7 @@ impl ReplicaState {
         !self.role_changes.is_empty() || self.unpublished_change.is_some()
     }
 
-    /// Returns its master if it is a replica.
+    /// Returns the host of the master that this replica follows; `None` on a master.
     pub(crate) fn upstream(&self) -> Option<usize> {
         self.replica_driver.master().copied()
     }
@@ -202,19 +202,19 @@ impl ReplicaState {
         self.upstream().is_some() && self.replica_driver.is_in_sync()
     }
 
-    /// Returns since when the link to the master has been down, by the process's clock; `None`
-    /// while it is up and on masters.
+    /// Returns since when the link to the master has been down, by the process's clock. `None` while the link is up and
+    /// on masters.
     pub(crate) fn down_since(&self) -> Option<Instant> {
         self.replica_driver.replica()?.down_since()
     }
 
-    /// Returns the machine that follows the master, if this is a replica.
+    /// Returns the machine that follows the master; `None` on a master.
     pub(crate) fn replica(&self) -> Option<&Replica> {
         self.replica_driver.replica()
     }
 
-    /// Returns the state of the replication link for the bus: when the master was last heard, or
-    /// since when the link is down.
+    /// Returns the state of the replication link for the bus: when the last data from the master arrived, or since when
+    /// the link is down.
     pub(crate) fn source(&self) -> gossip::ReplicationSource {
         let Some(machine) = self.replica_driver.replica() else { return gossip::ReplicationSource::Never };
         match machine.down_since() {
@@ -226,8 +226,8 @@ impl ReplicaState {
         }
     }
 
-    /// Returns the streaming replicas with their acknowledged offsets. For a reconnected replica,
-    /// the last connection counts.
+    /// Returns the streaming replicas with their acknowledged offsets. For a replica that has reconnected, only its
+    /// newest connection counts.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = (usize, ReplOffset)> + '_ {
         let mut each = BTreeMap::new();
         for (id, peer) in self.master_driver.master().peers() {
@@ -248,7 +248,7 @@ impl ReplicaState {
         self.data_store.engine()
     }
 
-    /// Returns its node id in cluster mode.
+    /// Returns the process's node id; `None` without a cluster.
     pub(super) fn node_id(&self) -> Option<NodeId> {
         self.engine().topology.as_ref().map(|topology| topology.load().myself)
     }
@@ -262,7 +262,7 @@ impl ReplicaState {
         self.engine().settings.node_flags().contains(NodeFlags::LOADING)
     }
 
-    /// Returns whether it is a standalone replica that accepts client writes.
+    /// Returns whether the process is a standalone replica that accepts client writes.
     pub(super) fn allows_local_writes(&self) -> bool {
         let engine = self.engine();
         let gate = engine.settings.node_flags();
@@ -320,7 +320,7 @@ impl ReplicaState {
         self.running.values().any(|running| running.key == key)
     }
 
-    /// Returns the replication id of its history.
+    /// Returns the replication id of the current history.
     pub(crate) fn history(&self) -> ReplId {
         self.position().id
     }

@@ -8,7 +8,7 @@ use crate::simulation::Simulation;
 use crate::waiting::WaitingClient;
 use crate::{InjectedBug, clients};
 
-/// A server's client, and the slot of its last command's keys.
+/// The blocking client of a server, and the slot of its last command's keys.
 pub(super) struct Waits {
     pub(super) client: WaitingClient,
     pub(super) key: Key,
@@ -28,7 +28,7 @@ impl<E: Debug> Simulation<E> {
         });
         let key = if client.is_blocked() { key } else { wanted.unwrap_or(key) };
         let is_free = !store.is_locked(key);
-        // A replica's local write would remain in its data.
+        // A local write on a replica would stay in the replica's data and differ from the master's.
         let begins = !client.is_blocked() && wanted.is_some() && is_free && !store.allows_local_writes();
         let (told, effects) = store.data_store.with_databases(|data| match client.is_blocked() {
             true if is_free && !endless => client.end(data, wall),

@@ -1,5 +1,5 @@
-//! Simulates the data side of atomic slot migrations: the snapshot and later changes, blocked
-//! writes, and imported data that stays hidden until the slots are owned.
+//! Simulates the data side of atomic slot migrations: the snapshot and later changes, blocked writes, and imported data
+//! that stays hidden until the target owns the slots.
 
 use std::fmt::Debug;
 
@@ -12,10 +12,10 @@ use super::data_store::slot_of;
 use super::{DataEvent, Key, LOCK_RETRY_INTERVAL, ReplicaState};
 use crate::simulation::Simulation;
 
-/// A command that recreates or changes a key.
+/// A command that recreates or changes a key, in RESP.
 pub(crate) type Change = Vec<u8>;
 
-/// Creates a session for the commands of a source.
+/// Creates the session that executes the commands of a migration's source.
 pub(crate) fn source_session() -> Session {
     Session::new(0, CommandOrigin::Source, true)
 }
@@ -28,14 +28,14 @@ impl ReplicaState {
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Returns commands that recreate the keys of these slots and a cursor for later changes;
-    /// `None` while no consistent cut is possible.
+    /// Returns commands that recreate the keys of these slots, and a cursor for the changes after them. `None` while a
+    /// command or a load makes a consistent snapshot impossible.
     pub(crate) fn cut_slots(&mut self, host: usize, keys: &[Key]) -> Option<(Vec<Change>, CursorId)> {
         let store = &mut self.data.stores[host];
         if !store.can_snapshot() || !store.log.is_open() {
             return None;
         }
-        // The next change selects its database.
+        // The reset makes the next change select its database.
         store.log.reset_selected_db();
         let end = store.log.position().offset;
         let copies = keys.iter().flat_map(|key| store.data_store.restore_commands(*key)).collect();
@@ -47,7 +47,7 @@ impl<E: Debug> Simulation<E> {
         self.data.stores[host].log.unread_bytes(cursor).ok()
     }
 
-    /// Reads the next part of the log; `None` if the log no longer has it.
+    /// Reads the next part of the log; `None` if the log no longer contains it.
     pub(crate) fn read_log(&mut self, host: usize, cursor: CursorId) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         let chunk = self.data.settings.max_chunk;
@@ -76,7 +76,7 @@ impl<E: Debug> Simulation<E> {
         !keys.iter().any(|key| self.data.stores[host].is_locked(*key))
     }
 
-    /// Begins an import after deleting old data in its slots. Returns whether that was possible.
+    /// Begins an import after deleting old data in its slots. Returns whether the import could begin.
     pub(crate) fn begin_import(&mut self, host: usize, import: &Establish) -> bool {
         let are_free = import.slots().iter().all(|slot| {
             !self.data.stores[host].is_locked(slot.number())
@@ -91,7 +91,7 @@ impl<E: Debug> Simulation<E> {
         are_free
     }
 
-    /// Returns whether a pause blocks the commands of the source.
+    /// Returns whether a pause blocks the commands of a migration's source.
     pub(crate) fn is_import_paused(&self, host: usize) -> bool {
         self.data.stores[host].is_paused(self.wall_of(host))
     }
@@ -136,7 +136,7 @@ impl<E: Debug> Simulation<E> {
         self.schedule_stream(host);
     }
 
-    /// Drops the old master's imports after a promotion.
+    /// Drops the imports of the old master after a promotion.
     pub(super) fn drop_imports(&mut self, host: usize) {
         for import in self.data.stores[host].imports.running_imports() {
             self.end_import(host, &import, Err("A failover occurred during slot import".to_owned()));

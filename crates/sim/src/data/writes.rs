@@ -14,7 +14,7 @@ use crate::trace::nanos;
 use crate::{InjectedBug, clients};
 
 impl<E: Debug> Simulation<E> {
-    /// Starts client writes to some of these keys within the given microseconds, each at a random
+    /// Starts client writes to some of these keys, at random times within `micros` microseconds and each at a random
     /// server.
     pub(crate) fn clients_write(&mut self, keys: impl Iterator<Item = Key>, micros: u64) {
         for key in keys {
@@ -39,8 +39,8 @@ impl<E: Debug> Simulation<E> {
         (!servers.is_empty()).then(|| self.random.pick(&servers))
     }
 
-    /// Locks the slot and executes the commands if allowed; the lock is held until their effects
-    /// are in the log.
+    /// Locks the slot and executes the commands if they are allowed. The lock is held until their effects are in the
+    /// log.
     pub(super) fn begin_write(&mut self, host: usize, mut request: Box<Request>) {
         let (at, key, wall) = (self.process(host), request.key, self.wall_of(host));
         let clock = self.clock_of(host);
@@ -48,7 +48,7 @@ impl<E: Debug> Simulation<E> {
         if store.is_locked(key) {
             return self.schedule_data(self.now + LOCK_RETRY_INTERVAL, DataEvent::Begin { at, request });
         }
-        // As at the beginning of each event loop iteration.
+        // The node checks its lease at the beginning of each event loop iteration.
         store.engine().check_lease(nanos(clock));
         let number = self.data.writes + 1;
         let mut last = vec![["SET", marker_key(key), &number.to_string()].map(str::to_owned).to_vec()];
@@ -83,7 +83,7 @@ impl<E: Debug> Simulation<E> {
         self.data_within(self.data.settings.command, DataEvent::End { at, command });
     }
 
-    /// Appends the effects, releases the slot and acknowledges the commands; the client continues.
+    /// Appends the effects to the log, unlocks the slot and acknowledges the commands; then the client continues.
     pub(super) fn end_write(&mut self, host: usize, command: u64) {
         let (unlogged, careless) = (
             self.has_injected_bug(InjectedBug::UnloggedEffects),
@@ -112,7 +112,7 @@ impl<E: Debug> Simulation<E> {
                 self.data.stores[host].data_store.last_write(key) >= Some(write),
                 "a client's write is done"
             );
-            // Otherwise the connection is closed without a reply.
+            // Without the injected bug, the connection is closed without a reply.
             let is_careless = self.has_injected_bug(InjectedBug::ReplyAfterDemotion);
             if is_careless || self.data.stores[host].is_logged_since(begun_in) {
                 self.answer_client(host, key, write);
@@ -144,7 +144,7 @@ impl<E: Debug> Simulation<E> {
             NextAttempt::Retry => Some(host),
             NextAttempt::TryAny => None,
         };
-        // No process runs there, or no longer.
+        // The client was redirected to an address at which no process runs.
         let to = to.filter(|to| self.processes[*to].is_up);
         request.asking &= to.is_some();
         if let Some(to) = to.or_else(|| self.any_server()) {
@@ -154,14 +154,14 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Starts to empty slots that belong to other nodes.
+    /// Starts to empty slots that now belong to other nodes.
     pub(crate) fn release_slots(&mut self, host: usize, keys: &[Key]) {
         let slots = keys.iter().map(|key| slot_of(*key)).collect();
         self.data.stores[host].slots_to_empty.insert_all(&slots);
         self.continue_emptying_slots(host);
     }
 
-    /// Continues to empty slots.
+    /// Deletes more keys of the slots that are being emptied.
     pub(super) fn continue_emptying_slots(&mut self, host: usize) {
         let at = self.process(host);
         for slot in self.data.slots.clone().iter() {
@@ -171,8 +171,8 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Empties a slot that returns before its deletion finished, before the process routes by the
-    /// new topology.
+    /// Empties slots that return to this node before their deletion has finished. Called before the process routes by
+    /// the new topology.
     pub(crate) fn empty_returning_slots(&mut self, host: usize, topology: &Topology) {
         let store = &mut self.data.stores[host];
         let Some(before) = store.engine().topology.as_ref().map(|before| before.load_full()) else { return };
@@ -197,7 +197,7 @@ impl<E: Debug> Simulation<E> {
         self.data.stores[host].slots_to_empty.remove(slot);
     }
 
-    /// Deletes the keys of another node's slot.
+    /// Deletes all keys of another node's slot.
     pub(super) fn empty_slot_at_once(&mut self, host: usize, slot: Slot) -> RemainingKeys {
         loop {
             let (left, effects) = self.data.stores[host].data_store.delete_moved_keys(slot.number());
@@ -209,11 +209,11 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Expires keys unless the data must not change.
+    /// Deletes expired keys unless the data must not change.
     pub(super) fn expire(&mut self, host: usize) {
         let wall = self.wall_of(host);
         let store = &mut self.data.stores[host];
-        // Expiry skips locked slots.
+        // The node's expiry skips locked slots; the simulated expiry waits until no slot is locked.
         if store.can_snapshot() {
             let effects = store.data_store.expire(wall);
             self.log_effects(host, &effects);
@@ -221,7 +221,7 @@ impl<E: Debug> Simulation<E> {
     }
 }
 
-/// Returns a client's write on a writable replica that is neither replicated nor permanent.
+/// Returns a client's write for a writable replica. The write is not replicated and is lost with the next snapshot.
 fn local_write(name: &str) -> Vec<clients::Words> {
     let own = format!("{name}own");
     let words = |line: &[&str]| line.iter().map(|word| (*word).to_owned()).collect();

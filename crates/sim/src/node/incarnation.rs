@@ -20,10 +20,10 @@ use crate::executor::{Executor, QuietLoadHost, nanos};
 use crate::waiting::WaitingClient;
 use crate::{RandomSource, clients};
 
-/// Log bytes kept beyond those that are needed.
+/// The number of log bytes kept in addition to those that are needed.
 const BACKLOG: u64 = 1 << 14;
 
-/// The log, and all bytes that it ever contained.
+/// The current log, and all bytes that it has ever contained.
 #[derive(Debug)]
 pub(super) struct LoggedBytes {
     pub(super) log: Log,
@@ -64,7 +64,7 @@ impl EffectLog for SharedLog {
     }
 }
 
-/// A running node.
+/// The state of a node between its start and its death.
 pub(super) struct RunningNode {
     pub(super) data: Executor,
     pub(super) log: SharedLog,
@@ -79,11 +79,11 @@ pub(super) struct RunningNode {
     pub(super) waiting: Vec<u64>,
 }
 
-/// The data files found at a start.
+/// The files found at a start.
 pub(super) enum FoundData {
-    /// No append-only file.
+    /// There is no append-only file.
     Nothing,
-    /// Data that ends at this position.
+    /// There are files, whose data ends at this position if they record one.
     Data(Option<Position>),
 }
 
@@ -185,12 +185,12 @@ impl RunningNode {
         }
     }
 
-    /// Returns the state of the append-only file.
+    /// Returns the status of the append-only file that INFO would report.
     pub(super) fn aof_status(&self) -> AofStatus {
         self.aof.status().expect("it is always enabled")
     }
 
-    /// Returns a snapshot with its position in the history.
+    /// Returns a snapshot of the data with its position in the history.
     pub(super) fn take_snapshot(&self) -> (SnapshotState, Position) {
         let at_cut = || {
             let mut logged = self.log.lock();

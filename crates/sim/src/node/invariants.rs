@@ -19,7 +19,7 @@ mod watches;
 /// The data of a node after its start.
 #[derive(Debug)]
 pub(super) struct LoadedData {
-    /// The history offset that it claims to have.
+    /// The history offset up to which the node claims to have the data.
     pub(super) claimed_offset: u64,
     pub(super) digest: String,
     /// The digest of the replayed history up to that offset; `None` if the history is shorter.
@@ -28,10 +28,10 @@ pub(super) struct LoadedData {
     pub(super) plain_values: Vec<String>,
 }
 
-/// A history offset, and the data digest there.
+/// A history offset, and the digest of the data at that offset.
 pub(super) type Data = (u64, String);
 
-/// An event that the invariants check.
+/// An event that the invariants of a node check.
 #[derive(Debug)]
 pub(super) enum NodeObservation {
     /// Writes before this offset were acknowledged under `always`.
@@ -40,11 +40,11 @@ pub(super) enum NodeObservation {
     Synced(u64),
     /// The log before this offset has been passed to the kernel.
     Written(u64),
-    /// A restart after `death`, with the loaded data or an error; clients had written `issued`
+    /// The node restarted after `death`, with the loaded data or an error. Until then, clients had written `issued`
     /// values.
     Started { death: ProcessDeath, loaded: Result<LoadedData, String>, issued: u64 },
-    /// A start found this RDB file or none. `candidates` are the possible saves; with `is_first_complete` the first
-    /// of them had completed.
+    /// A start found this RDB file, or none. `candidates` are the saves that it may contain; `is_first_complete` means
+    /// that the first candidate had completed.
     SaveFound { found: Option<Result<Data, String>>, candidates: Vec<Data>, is_first_complete: bool },
     /// A client's command returned `reply`; the reference node returned `expected`.
     Served { command: String, reply: String, expected: String },
@@ -52,7 +52,7 @@ pub(super) enum NodeObservation {
     Answered(running::Answered),
     /// A client that had watched a key called EXEC.
     Executed(Executed),
-    /// A client is blocked although it should not be.
+    /// A client is blocked although its wait should have ended.
     Waits(StuckClient),
     /// The disk has worked for a while, but this many clients still wait.
     DiskRecovered { waiting: usize },
@@ -60,7 +60,7 @@ pub(super) enum NodeObservation {
 
 pub(super) type NamedInvariant = (InvariantName, Box<dyn Invariant<NodeObservation>>);
 
-/// Returns all invariants.
+/// Returns all invariants of a node.
 pub(super) fn all() -> Vec<NamedInvariant> {
     vec![
         (InvariantName::Durable, Box::new(durable::Durable::default())),

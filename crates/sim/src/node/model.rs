@@ -6,7 +6,7 @@ use engine::{CommandOrigin, NoLog, Session};
 use crate::clients;
 use crate::executor::Executor;
 
-/// The data after replaying a prefix of the history.
+/// The data after a prefix of the history was replayed.
 pub(super) struct Model {
     data: Executor,
     session: Session,

@@ -6,13 +6,13 @@ use engine::{BackgroundMode, CommandOrigin, Session};
 use crate::clients::Words;
 use crate::executor::{ExecutionStop, Executor, RequestProgress, return_from_background};
 
-/// A client that sends pipelines.
+/// A client that sends pipelines and counts their replies.
 pub(super) struct RunningClient {
     session: Session,
     progress: Option<RequestProgress>,
 }
 
-/// A finished pipeline with its numbers of requests and replies.
+/// A finished pipeline, with its numbers of requests and replies.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) requests: usize,
@@ -39,8 +39,8 @@ impl RunningClient {
         self.progress = Some(RequestProgress::from_buffer(request));
     }
 
-    /// Executes requests until one must run on another thread or in the background. `loses`: a
-    /// background request is dropped.
+    /// Executes requests until one must run on another thread or in the background. With `loses`, a request for the
+    /// background is dropped.
     pub(super) fn continue_requests(
         &mut self,
         data: &mut Executor,
@@ -67,7 +67,7 @@ impl RunningClient {
     }
 }
 
-/// Returns the number of replies.
+/// Returns the number of replies in the buffer.
 fn count(mut replies: &[u8]) -> usize {
     let mut count = 0;
     while let Ok(Some((_, len))) = resp::parse_value(replies) {

@@ -1,4 +1,4 @@
-//! Simulates RDB saves next to the append-only file, from which the node starts.
+//! Simulates RDB saves of a node that starts from its append-only file.
 //!
 //! At each start the RDB file is loaded into a separate node and compared with the possible saves.
 
@@ -18,14 +18,14 @@ use crate::executor::QuietLoadHost;
 
 const NAME: &str = "dump.rdb";
 
-/// The RDB file and its possible contents.
+/// The RDB file on the disk and its possible contents.
 pub(super) struct Saves {
     disk: SimDisk,
     file: SnapshotFile<SimDisk>,
-    /// The histories up to the last completed save and of later saves, each of which may have been
-    /// renamed into place.
+    /// The history at the last completed save, followed by those at later saves, each of which may have been renamed
+    /// into place.
     candidates: Vec<Vec<u8>>,
-    /// Whether the first of them completed.
+    /// Whether the save of the first candidate completed.
     is_first_complete: bool,
 }
 
@@ -42,7 +42,7 @@ impl Saves {
 }
 
 impl NodeWorld {
-    /// Saves all data while other events happen.
+    /// Saves all data; with `serving`, other events happen during the save.
     pub(super) fn save(&mut self, incarnation: &mut RunningNode, serving: bool) {
         let (state, at) = incarnation.take_snapshot();
         self.trace(&format!("a save is cut at {}", at.offset));
@@ -75,7 +75,7 @@ impl NodeWorld {
         Ok(file)
     }
 
-    /// Checks the RDB file before anything else happens.
+    /// Checks the RDB file at a start, before any other event.
     pub(super) fn check_save(&mut self) {
         let wall = self.wall();
         for name in self.saves.file.remove_leftovers() {

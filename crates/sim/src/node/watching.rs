@@ -7,7 +7,7 @@ use crate::RandomSource;
 use crate::clients::{self, DATABASE_COUNT};
 use crate::executor::Executor;
 
-/// A client that uses WATCH.
+/// A client that watches a key and then executes a transaction.
 pub(super) struct Watcher {
     session: Session,
     watched: Option<WatchedKey>,
@@ -16,7 +16,7 @@ pub(super) struct Watcher {
 struct WatchedKey {
     key: String,
     value: Vec<u8>,
-    /// The log end at that time.
+    /// The offset of the log's end when the key was watched.
     end: u64,
 }
 
@@ -24,11 +24,11 @@ struct WatchedKey {
 #[derive(Debug)]
 pub(super) struct Executed {
     pub(super) key: String,
-    /// The watched key has another value.
+    /// Whether the watched key has another value than when it was watched.
     pub(super) has_changed: bool,
-    /// Nothing at all was written since.
+    /// Whether nothing at all was written since the key was watched.
     pub(super) is_quiet: bool,
-    /// The transaction was aborted.
+    /// Whether the server aborted the transaction.
     pub(super) was_aborted: bool,
 }
 
@@ -39,8 +39,8 @@ impl Watcher {
         Self { session, watched: None }
     }
 
-    /// Watches a key, or executes the transaction if one is watched. `end` is the log's end. With
-    /// `forgets`, the key is not watched.
+    /// Watches a key, or executes the transaction if a key is watched. `end` is the offset of the log's end. With
+    /// `forgets`, the watch is omitted.
     pub(super) fn step(
         &mut self,
         data: &mut Executor,

@@ -1,4 +1,4 @@
-//! Simulates the servers: requests with their side effects, and replication.
+//! Simulates the servers that sentinels monitor: requests with their side effects, and replication.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use super::stream::ToClient;
 use crate::InjectedBug;
 use crate::data::{Key, RoleChange};
 
-/// `empty-master-timeout`, longer than any TILT.
+/// The value of `empty-master-timeout`, which is longer than any TILT.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Keys below this number are written to.
+/// The number of key groups to which clients write.
 const KEYS: Key = 6;
 
-/// Returns the slots in use.
+/// Returns the slots that clients write to.
 pub(super) fn slots() -> SlotSet {
     (0..KEYS).filter_map(Slot::new).collect()
 }
@@ -69,7 +69,7 @@ impl SentinelWorld {
                     self.push_to_client(other, ToClient::Closed);
                 }
             }
-            // The injected bug: it has accepted the order.
+            // With the injected bug, the server has accepted the order and does not follow it.
             RequestEffect::Follow(Some(_))
                 if self.simulation.plan.injected_bug == Some(InjectedBug::IgnoredOrders) => {}
             RequestEffect::Follow(upstream) => {
@@ -98,7 +98,7 @@ impl SentinelWorld {
             Some(Some(master)) => {
                 self.simulation.queue_role_change(host, RoleChange::BecomeReplica { master, foreign: false });
             }
-            // No host has this address.
+            // No host has this address, so the server stays without a link.
             Some(None) => {}
         }
     }
@@ -126,7 +126,7 @@ impl SentinelWorld {
         }
     }
 
-    /// Applies the rule for a master that starts without its data.
+    /// Makes a master that starts without its data wait for a replica to be promoted.
     pub(super) fn wait_if_empty(&mut self, host: usize) {
         let now = self.simulation.now;
         let store = &self.simulation.data.stores[host];
@@ -153,7 +153,7 @@ impl SentinelWorld {
         }
     }
 
-    /// Records each server's replicas and checks its waiting time.
+    /// Records each server's replicas, and checks how long empty masters wait.
     fn record_followers(&mut self) {
         for host in self
             .hosts_of(false)
@@ -173,8 +173,8 @@ impl SentinelWorld {
         let server = self.server(host);
         match &server.empty_master {
             Some(empty) if empty.is_over(now) => {
-                // The sentinels considered it down until the end, and by their rules no replica
-                // could be promoted.
+                // The sentinels considered the master down until the end, and by their rules no replica could be
+                // promoted.
                 let forgiven = empty.is_down_to_sentinels();
                 self.end_wait(host);
                 for replica in self.hosts_of(false).into_iter().filter(|_| forgiven) {

@@ -22,7 +22,7 @@ impl Disk {
         Self { config, journal, synced }
     }
 
-    /// Writes a frame, which is durable after [`Disk::sync`].
+    /// Writes a journal record, which becomes durable with [`Disk::sync`].
     pub(super) fn append(&mut self, mut record: GroupRecord, injected_bug: Option<InjectedBug>) {
         if injected_bug == Some(InjectedBug::UnsavedVotes) {
             for change in &mut record.changes {
@@ -47,7 +47,7 @@ impl Disk {
         self.journal.truncate(self.synced + random.below(unsynced + 1));
     }
 
-    /// Reads the journal like a restarted process; a torn end is truncated.
+    /// Reads the journal as a restarted process does; a torn end is truncated.
     pub(super) fn load(&mut self) -> Result<BTreeMap<String, SavedGroup>, String> {
         let read = journal::read_journal(&self.journal).map_err(|error| error.to_string())?;
         self.journal.truncate(read.intact_bytes);

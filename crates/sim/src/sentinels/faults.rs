@@ -15,7 +15,7 @@ impl SentinelWorld {
     pub(super) fn inject_random_fault(&mut self) {
         let sentinels = self.hosts_of(true);
         let servers = self.hosts_of(false);
-        // This is frequent when the bug that it reveals is injected.
+        // This fault is frequent when the bug that it reveals is injected.
         let often = self.simulation.plan.injected_bug == Some(InjectedBug::SkippedDrain);
         match self.simulation.random.below(100) {
             0..60 if often => self.hand_over_past_sentinels(),
@@ -88,7 +88,7 @@ impl SentinelWorld {
         self.end_process(host, kept, (shortest, longest));
     }
 
-    /// Schedules the restart of a server that stopped on purpose.
+    /// Schedules the restart of a server that has shut down on purpose.
     pub(super) fn stop(&mut self, host: usize) {
         self.simulation.trace(|| format!("host {host} stops"));
         self.end_process(host, true, (50, 6000));
@@ -171,7 +171,7 @@ impl SentinelWorld {
             let timeout =
                 self.simulation.random.pick(&[None, Some(300), Some(3000)]).map(Duration::from_millis);
             let force = timeout.is_some() && self.simulation.random.percent(30);
-            // A refused handover changes nothing.
+            // The handover may be refused, which changes nothing.
             let _ = self.begin_handover(master, HandoverCommand::Start { target, force, timeout });
         }
     }

@@ -1,4 +1,4 @@
-//! Simulates FAILOVER at a server with the real handover machine ([`replication::Handover`]).
+//! Simulates FAILOVER at a server, with the real handover machine ([`replication::Handover`]).
 
 use std::collections::BTreeSet;
 
@@ -71,7 +71,7 @@ impl SentinelWorld {
             }
             self.perform_handover_actions(host, actions);
             if over {
-                // The situation has changed.
+                // The situation has changed since the machine was asked.
                 break;
             }
         }
@@ -116,7 +116,7 @@ impl SentinelWorld {
         }
     }
 
-    /// A server that took over from its master is recorded as promoted by an operator.
+    /// Records a server that took over from its master as promoted by an operator.
     pub(super) fn record_takeovers(&mut self) {
         for host in self.hosts_of(false) {
             if std::mem::take(&mut self.simulation.data.stores[host].has_taken_over) {

@@ -12,7 +12,7 @@ mod freshness;
 mod one_promotion;
 mod one_vote;
 
-/// The events that the invariants check.
+/// The events that the invariants of sentinels check.
 #[derive(Debug)]
 pub(super) enum SentinelObservation<'a> {
     /// A sentinel's vote for a term is being written to disk.
@@ -25,7 +25,7 @@ pub(super) enum SentinelObservation<'a> {
     Step { sentinel: &'a Sentinel, status: MasterStatus },
 }
 
-/// An event invariant with its name.
+/// An event invariant, with the name under which violations are reported.
 pub(super) type NamedInvariant = (InvariantName, Box<dyn for<'a> Invariant<SentinelObservation<'a>>>);
 
 /// Returns all event invariants; `quorum` is the number of sentinels that must consider a master

@@ -11,7 +11,7 @@ use resp::{Protocol, Writer};
 /// The port of every server.
 pub(super) const PORT: u16 = 6379;
 
-/// The address of a server's master; `None` for a master.
+/// The address of the master that a server follows; `None` if the server is itself a master.
 pub(super) type Upstream = Option<(String, u16)>;
 
 #[derive(Debug)]
@@ -19,21 +19,21 @@ pub(super) struct Server {
     pub(super) host: String,
     pub(super) run_id: String,
     pub(super) upstream: Upstream,
-    /// The value saved by CONFIG REWRITE, from which a restart begins.
+    /// The replication setting saved by CONFIG REWRITE, with which a restart begins.
     saved: Upstream,
-    /// The file on its disk that lists its replicas.
+    /// The content of the file on disk that lists the server's replicas.
     pub(super) followers: Option<RecordedReplicas>,
     /// Whether the replica file is kept, which depends on replicas and sentinel greetings.
     pub(super) replica_recorder: ReplicaRecorder,
-    /// A handover, if one is in progress.
+    /// The state of a FAILOVER, if one is in progress.
     pub(super) handover: Handover,
-    /// The commands that must end before writes are blocked.
+    /// The commands that must end before writes are blocked for a handover.
     pub(super) commands_before_hold: Option<BTreeSet<u64>>,
-    /// Set after it returned without its data and waits for another server to be promoted.
+    /// Set while a master that returned without its data waits for another server to be promoted.
     pub(super) empty_master: Option<EmptyMaster>,
 }
 
-/// The replication state of a server.
+/// The replication state that a server reports to sentinels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerReplication {
     pub(super) offset: u64,
@@ -43,7 +43,7 @@ pub(super) struct ServerReplication {
     pub(super) replicas: Vec<(String, u64)>,
 }
 
-/// The side effect of a request.
+/// What a request changes besides getting a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RequestEffect {
     None,
@@ -51,13 +51,13 @@ pub(super) enum RequestEffect {
     Publish(Vec<u8>),
     Multi,
     Exec,
-    /// Closes every other connection that is not subscribed, or every one that is.
+    /// Closes all subscribed connections, or all others, except the one that sent the request.
     Kill {
         subscribed: bool,
     },
-    /// Becomes a master, or a replica of this address.
+    /// Makes the server a master, or a replica of this address.
     Follow(Upstream),
-    /// Starts or aborts FAILOVER.
+    /// Starts or aborts a handover (FAILOVER).
     HandOver(HandoverCommand),
 }
 
@@ -66,13 +66,13 @@ pub(super) enum RequestEffect {
 pub(super) struct ReplicaInfo {
     pub(super) at: Instant,
     pub(super) master: String,
-    /// The seconds since it lost its master.
+    /// The seconds since the replica lost its master.
     pub(super) orphaned_secs: u64,
     pub(super) offset: u64,
 }
 
 impl ReplicaInfo {
-    /// Parses INFO output if it is from a replica.
+    /// Parses INFO output; `None` unless it is from a replica.
     pub(super) fn parse(at: Instant, text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -114,7 +114,7 @@ impl Server {
         self.empty_master.iter_mut().for_each(|empty| _ = empty.on_hello(message, &[PORT]));
     }
 
-    /// What a request does beside its reply.
+    /// Returns what a request changes besides getting a reply.
     fn effect_of(&self, request: &[Vec<u8>], upper: &[&str]) -> RequestEffect {
         let word = |index: usize| String::from_utf8_lossy(&request[index]).into_owned();
         match upper {
@@ -138,7 +138,7 @@ impl Server {
         }
     }
 
-    /// Executes one request.
+    /// Executes one request and adds its reply.
     pub(super) fn answer(
         &mut self,
         request: &[Vec<u8>],
@@ -151,7 +151,7 @@ impl Server {
         let mut reply = Writer::new(&mut out, Protocol::Resp2);
         let effect = self.effect_of(request, &upper);
         if upper == ["CONFIG", "REWRITE"] {
-            // The configuration is not saved before the handover is over.
+            // The configuration must not be saved before the handover is over.
             self.saved = self.upstream.clone().filter(|_| !self.handover.is_in_progress());
         }
         if let RequestEffect::Publish(hello) = &effect {

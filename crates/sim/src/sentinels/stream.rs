@@ -1,4 +1,4 @@
-//! Simulates connections between processes: ordered bytes or the end of the connection.
+//! Simulates connections between processes: each carries ordered bytes or its own end.
 
 use std::time::Duration;
 
@@ -47,12 +47,12 @@ impl SentinelWorld {
         self.simulation.schedule_at(at, SentinelSimEvent::ConnectArrives { conn });
     }
 
-    /// A connection attempt reaches its host. A frozen process still accepts connections.
+    /// Handles a connection attempt that reaches its host. A frozen process still accepts connections.
     pub(super) fn on_connect(&mut self, conn: u64) {
         let Some(stream) = self.streams.get(&conn) else { return };
         let (client, server, link) = (stream.client, stream.server, stream.link);
         if self.simulation.cannot_communicate(client, server) {
-            // There is no reply; the waiting side will time out.
+            // No process accepts the connection, so the waiting side will time out.
             return;
         }
         if self.simulation.processes[server].is_up {
@@ -179,7 +179,7 @@ impl SentinelWorld {
         }
     }
 
-    /// The injected bug: server offsets are lost.
+    /// Implements an injected bug: the offsets that servers report are lost.
     fn distort(&self, input: SentinelInput, offset: u64) -> SentinelInput {
         let SentinelInput::Reply { link, value: Value::Bulk(text) } = input else { return input };
         if self.simulation.plan.injected_bug != Some(InjectedBug::LostOffsets) {
@@ -195,7 +195,7 @@ impl SentinelWorld {
         (self.simulation.is_cut(from, to) || !self.simulation.is_running(to)).then_some(RETRANSMIT)
     }
 
-    /// Handles the end of a process. Its peers notice if the network permits.
+    /// Breaks the connections of a process that has ended. Its peers notice if the network permits.
     pub(super) fn break_streams(&mut self, host: usize) {
         for conn in self.conns(|stream| stream.client == host) {
             self.streams.remove(&conn);

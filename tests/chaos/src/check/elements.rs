@@ -25,7 +25,7 @@ pub(super) fn check(input: &CheckInput<'_>, workload: &'static str, findings: &m
                 findings.add_violation(format!("{key} holds {element}, which was taken: {pop:?}"));
             }
         }
-        // A pop whose reply was lost may have removed any element.
+        // A pop whose reply was lost may have removed any one element.
         let mut perhaps =
             ops.iter().filter(|op| op.verb == "pop" && op.outcome == OpOutcome::Unknown).count();
         for (element, op) in &added {

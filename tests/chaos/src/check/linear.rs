@@ -14,7 +14,7 @@ const MAX_STATES: usize = 2_000_000;
 /// What a client may read from a register at some point of a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum RegisterState {
-    /// Unknown, because a write before the segment may have been lost.
+    /// Any value, because a write before the segment may have been lost.
     Any,
     Value(Option<u64>),
 }

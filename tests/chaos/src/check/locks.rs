@@ -1,5 +1,5 @@
-//! Checks locks: without disturbance, a lock has one holder at a time. A lock expires by the wall
-//! clock, so it may end early where a clock jumped.
+//! Checks that without disturbance a lock has one holder at a time. A lock expires by the wall clock, so it may end
+//! early where a clock jumped.
 
 use super::{CheckInput, CheckerFindings, is_acknowledged};
 use crate::Operation;

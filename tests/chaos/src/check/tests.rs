@@ -45,7 +45,7 @@ fn injected_fault(fault: FaultKind, node: usize, begin: u64, end: u64) -> Inject
     InjectedFault { fault, nodes: vec![node], begin, in_effect: begin, end }
 }
 
-/// Node 0 is master until the fault, node 3 afterwards.
+/// Returns a timeline in which node 0 is master until the fault and node 3 afterwards.
 fn failover_timeline(fault: FaultKind, begin: u64, end: u64) -> Timeline {
     Timeline {
         faults: vec![injected_fault(fault, 0, begin, end)],

@@ -1,4 +1,4 @@
-//! Queues: RPUSH and BLPOP with a timeout. Each element is delivered to one client.
+//! Queues: clients use RPUSH, and BLPOP with a timeout. Each element is delivered to one client.
 
 use harness::Reply;
 

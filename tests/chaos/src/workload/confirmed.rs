@@ -1,11 +1,11 @@
-//! Confirmed writes: SADD and WAIT in one pipeline. A promoted replica must have them.
+//! Confirmed writes: clients send SADD and WAIT in one pipeline. A promoted replica must have every confirmed write.
 
 use harness::Reply;
 
 use super::{Workload, new_op, parse_numbers, random_key};
 use crate::{CallError, ChaosClient};
 
-/// The WAIT timeout in milliseconds.
+/// The timeout given to WAIT, in milliseconds.
 const WAIT_TIMEOUT: &str = "300";
 
 pub(super) struct ConfirmedWorkload;

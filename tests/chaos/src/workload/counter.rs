@@ -1,4 +1,4 @@
-//! Counters: INCR, whose replies are all distinct.
+//! Counters: clients send INCR, whose replies must all be distinct.
 
 use super::{Workload, new_op, parse_number, random_key};
 use crate::{CallError, ChaosClient};

@@ -1,4 +1,4 @@
-//! Lists: RPUSH; elements of one client keep their order.
+//! Lists: clients send RPUSH, and the elements of one client must keep their order.
 
 use super::{Workload, new_op, parse_numbers, random_key};
 use crate::{CallError, ChaosClient};

@@ -1,4 +1,4 @@
-//! Locks: SET with NX and PX, released by a script that checks the holder.
+//! Locks: clients acquire a lock by SET with NX and PX, and release it with a script that checks the holder.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use harness::Reply;
 use super::{Workload, new_op, random_key};
 use crate::{CallError, ChaosClient};
 
-/// The lease in milliseconds, longer than clients hold the lock.
+/// The lease of a lock in milliseconds, longer than clients hold the lock.
 const LOCK_LEASE: &str = "10000";
 const HOLD_TIME: Duration = Duration::from_millis(5);
 const RELEASE_SCRIPT: &str =

@@ -1,4 +1,4 @@
-//! Registers: SET and GET of values unique to one client.
+//! Registers: clients SET values that no other client writes, and GET them.
 
 use super::{Workload, new_op, parse_number, random_key};
 use crate::{CallError, ChaosClient};

@@ -1,4 +1,4 @@
-//! Scripts: decrement one key and increment another; the sum must stay constant.
+//! Scripts: each decrements one key and increments another, so the sum must stay constant.
 
 use super::{KEYS_PER_WORKLOAD, Workload, new_op, parse_number};
 use crate::{CallError, ChaosClient};
@@ -28,7 +28,7 @@ impl Workload for ScriptWorkload {
         let (a, b) = key_pair(client.random_below(KEYS_PER_WORKLOAD));
         client.run_operation(new_op(self.name(), &a, "move", None), |client| {
             let reply = client.call_command(&a, &["EVAL", TRANSFER_SCRIPT, "2", &a, &b])?;
-            // A negative sum is a violation, too.
+            // A negative sum cannot be parsed as a number; the maximum shows it as a violation.
             parse_number(&reply).map(|sum| Some(sum.unwrap_or(u64::MAX)))
         });
     }

@@ -1,4 +1,4 @@
-//! Sets: SADD of elements unique to one client.
+//! Sets: clients SADD elements that no other client adds.
 
 use super::{Workload, new_op, parse_numbers, random_key};
 use crate::{CallError, ChaosClient};

@@ -23,7 +23,7 @@ impl Workload for StreamWorkload {
             });
             return;
         }
-        // Delivery is recorded as its own operation; an entry must not be delivered twice as new.
+        // The delivery is recorded as a separate operation, because an entry must not be delivered twice as new.
         let delivered = client.run_operation(new_op(self.name(), &key, "deliver", None), |client| {
             let consumer = format!("consumer-{}", client.id);
             let words = ["XREADGROUP", "GROUP", GROUP_NAME, &consumer, "COUNT", "1", "STREAMS", &key, ">"];

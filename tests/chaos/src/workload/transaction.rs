@@ -11,7 +11,7 @@ fn key_pair(number: usize) -> (String, String) {
     (format!("transaction:{{{number}}}:a"), format!("transaction:{{{number}}}:b"))
 }
 
-/// Stands for a pair whose values differ.
+/// The value that is recorded for a pair whose values differ.
 pub(crate) const TORN_PAIR: u64 = u64::MAX;
 
 impl Workload for TransactionWorkload {
@@ -33,7 +33,7 @@ impl Workload for TransactionWorkload {
         }
         client.run_operation(new_op(self.name(), &a, "incr", None), |client| {
             let commands: [&[&str]; 4] = [&["MULTI"], &["INCR", &a], &["INCR", &b], &["EXEC"]];
-            // Every node accepts MULTI, so redirect with a plain command first.
+            // Every node accepts MULTI, so a plain command must get the redirection first.
             client.call_command(&a, &["GET", &a])?;
             let replies = client.call_pipeline(&a, &commands)?;
             match &replies[3] {

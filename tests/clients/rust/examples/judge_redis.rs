@@ -21,7 +21,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 enum RedisClient {
     Cluster(ClusterConnection),
-    /// The crate does not query the sentinels again when the connection breaks, so the adapter does.
+    /// The crate does not query the sentinels again when a connection breaks, so this adapter does.
     Sentinel(Box<SentinelClient>, Box<AsyncConnectionConfig>, Option<MultiplexedConnection>),
 }
 
@@ -89,7 +89,7 @@ async fn connect_client(options: &Connect) -> Result<RedisClient, RequestFailure
     Ok(RedisClient::Sentinel(Box::new(builder.build()?), Box::new(config), None))
 }
 
-/// A request to a connection.
+/// A request of a scenario, which can be sent over any kind of connection.
 enum ClientRequest {
     Command(Cmd),
     Pipeline(Pipeline),
@@ -218,7 +218,7 @@ async fn handle_request(
 
 #[tokio::main]
 async fn main() {
-    // The `redis` crate does not choose a rustls provider.
+    // The `redis` crate does not choose a rustls provider, so the program must install one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = Arc::new(tokio::sync::Mutex::new(None));
     serve_requests(|request| {

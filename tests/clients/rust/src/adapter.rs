@@ -11,9 +11,9 @@ use serde_json::Value;
 /// The reason why a request failed.
 #[derive(Debug)]
 pub enum RequestFailure {
-    /// An error of the library.
+    /// The library returned this error.
     Error(String),
-    /// The library does not support this.
+    /// The library does not support the request, for this reason.
     Unsupported(&'static str),
 }
 
@@ -36,7 +36,7 @@ pub fn report_message(channel: &str, data: &str) {
 /// Handles requests until the end of the input.
 ///
 /// # Panics
-/// If a line is not a valid request.
+/// A line is not a valid request.
 pub async fn serve_requests<F: Future<Output = Result<Value, RequestFailure>>>(
     mut answer: impl FnMut(Request) -> F,
 ) {

@@ -15,16 +15,16 @@ pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(25);
 /// The delay between two attempts.
 pub const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// A key with this name in a slot of the first range, whose master is the one that is killed.
+/// Returns a key with this name in a slot of the first range, whose master is the one that is killed.
 #[must_use]
 pub fn test_key(name: &str) -> String {
     format!("{{bar}}{name}")
 }
 
-/// Checks a condition.
+/// Returns an error if the condition is false.
 ///
 /// # Errors
-/// The given text, which says what was expected.
+/// The condition is false; the error is `description`, which says what was expected.
 pub fn check_condition(condition: bool, description: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     if condition { Ok(()) } else { Err(description.into()) }
 }
@@ -32,9 +32,9 @@ pub fn check_condition(condition: bool, description: &str) -> Result<(), Box<dyn
 /// The environment of a feature's test: the servers and the protocol.
 #[derive(Debug)]
 pub struct FeatureAttempt {
-    /// The addresses of the servers.
+    /// The addresses of the servers to connect to.
     pub addresses: ServerAddresses,
-    /// The RESP version: 2 or 3.
+    /// The RESP version that the client must use, 2 or 3.
     pub protocol: u8,
     barrier: Option<KillBarrier>,
 }
@@ -63,10 +63,10 @@ impl FeatureAttempt {
         self.barrier.as_ref().is_some_and(KillBarrier::has_arrived)
     }
 
-    /// Runs an operation; after the kill it is retried while it fails.
+    /// Runs an operation, which is retried after the kill while it fails.
     ///
     /// # Errors
-    /// The error of the last attempt.
+    /// The operation did not succeed; the error is that of the last attempt.
     pub async fn retry_after_kill<T, E: Display>(
         &self,
         mut operation: impl AsyncFnMut() -> Result<T, E>,

@@ -1,4 +1,4 @@
-//! Starts the servers of a test.
+//! Starts and kills the servers for a client test.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub enum DeploymentMode {
 }
 
 impl DeploymentMode {
-    /// The name in the table.
+    /// The mode's name in the table of docs/clients.md.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl DeploymentMode {
         }
     }
 
-    /// The name in the table for tests in which a master is killed.
+    /// The mode's name in the table for tests in which a master is killed.
     #[must_use]
     pub fn name_with_kill(self) -> &'static str {
         match self {
@@ -55,18 +55,18 @@ impl DeploymentMode {
     }
 }
 
-/// The addresses for clients.
+/// The addresses that clients need to connect.
 #[derive(Debug, Clone)]
 pub struct ServerAddresses {
     /// Whether clients connect to one server, to sentinels or to a cluster.
     pub mode: DeploymentMode,
-    /// The ports of the data servers.
+    /// The ports of the data servers, in the order in which they were started.
     pub ports: Vec<u16>,
-    /// Their TLS ports, if they have any.
+    /// The TLS ports of the data servers; empty without TLS.
     pub tls_ports: Vec<u16>,
-    /// The ports of the sentinels, if any. They use TLS if the servers do.
+    /// The ports of the sentinels; empty without sentinels. Sentinels use TLS if the servers do.
     pub sentinels: Vec<u16>,
-    /// The certificate of the certificate authority.
+    /// The certificate of the authority that signed the servers' certificates.
     pub ca_certificate: Vec<u8>,
 }
 
@@ -74,7 +74,7 @@ impl ServerAddresses {
     /// Runs a command on each data server.
     ///
     /// # Panics
-    /// If a server does not reply.
+    /// A server does not reply.
     pub fn run_on_servers(&self, line: &str) {
         for &port in &self.ports {
             let mut connection = Connection::open((LOCAL_HOST, port)).expect("a server answers");
@@ -82,7 +82,7 @@ impl ServerAddresses {
         }
     }
 
-    /// The number of blocked clients.
+    /// The number of blocked clients on all data servers.
     pub(crate) fn blocked_clients(&self) -> u64 {
         let blocked = |&port: &u16| {
             let mut connection = Connection::open((LOCAL_HOST, port)).ok()?;
@@ -95,7 +95,7 @@ impl ServerAddresses {
 /// The running servers of a test.
 #[derive(Debug)]
 pub struct ClientTestServers {
-    /// Their addresses.
+    /// The addresses under which clients reach the servers.
     pub addresses: ServerAddresses,
     server_count: Vec<Node>,
     sentinels: Vec<Node>,
@@ -103,11 +103,11 @@ pub struct ClientTestServers {
 }
 
 impl ClientTestServers {
-    /// Starts the servers, each with a second port for TLS if `tls` is set. `CLIENTS_PROGRAM` selects other servers
-    /// than Redoubt: a feature that fails with those too is a fault of the library.
+    /// Starts the servers, each with a second port for TLS if `tls` is set. `CLIENTS_PROGRAM` selects servers other
+    /// than Redoubt: if a feature fails with those servers too, the fault is the library's.
     ///
     /// # Panics
-    /// If a server does not start.
+    /// A server does not start.
     #[must_use]
     pub fn start_servers(mode: DeploymentMode, tls: bool) -> Self {
         let certificates = TempDir::new().expect("a temporary folder");
@@ -154,7 +154,7 @@ impl ClientTestServers {
         Self { addresses, server_count: servers, sentinels, _certificates: certificates }
     }
 
-    /// Kills the master of the keys ([`test_key`]) once its replicas have all its data, and returns its index.
+    /// Kills the master of the keys from [`test_key`] once its replicas have all its data, and returns its index.
     pub(crate) fn kill_master(&mut self) -> usize {
         let number = match self.addresses.mode {
             DeploymentMode::Cluster => {
@@ -175,7 +175,7 @@ impl ClientTestServers {
         number
     }
 
-    /// Restarts a server, and waits until it is a replica.
+    /// Restarts a server, and waits until it has become a replica.
     pub(crate) fn restart_server(&mut self, number: usize) {
         self.server_count[number].launch();
         eventually("the dead one is a replica", || {

@@ -1,15 +1,15 @@
 //! The tested features of client libraries.
 
-/// A row of the table.
+/// A tested feature, which is a row of the table in docs/clients.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
     /// A pipeline of a hundred writes to one slot.
     Pipelines,
     /// A pipeline of two hundred writes across all slots.
     ClusterPipelines,
-    /// MULTI, EXEC and WATCH.
+    /// Transactions with MULTI, EXEC and WATCH.
     Transactions,
-    /// EVALSHA with a fallback to EVAL.
+    /// Scripts that are called by EVALSHA, with a fallback to EVAL.
     Scripts,
     /// Pub/sub with SUBSCRIBE.
     Messages,
@@ -17,11 +17,11 @@ pub enum Feature {
     ShardedMessages,
     /// Client-side caching with invalidation by the server.
     Caching,
-    /// Blocking pops.
+    /// Blocking pops, which a client must not time out on its own.
     Blocking,
     /// Iterators over SCAN.
     ScanIterators,
-    /// Reads from replicas.
+    /// Reads that the library sends to replicas.
     Replicas,
     /// Reconnection after the server has closed all connections.
     Reconnection,
@@ -32,7 +32,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// All features, in the order of the table.
+    /// All features, in the order of the table's rows.
     pub const ALL: [Self; 13] = [
         Self::Pipelines,
         Self::ClusterPipelines,
@@ -49,8 +49,8 @@ impl Feature {
         Self::Tls,
     ];
 
-    /// Whether the test is repeated with a killed master: only for features without a scenario in the client
-    /// conformance tests (docs/judge.md).
+    /// Whether the test is repeated with a killed master. This is only done for features without a scenario in the
+    /// client conformance tests (docs/judge.md).
     #[must_use]
     pub fn runs_with_killed_master(self) -> bool {
         match self {
@@ -70,7 +70,7 @@ impl Feature {
         }
     }
 
-    /// The name in the table.
+    /// The feature's name in the table.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

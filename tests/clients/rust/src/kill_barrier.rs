@@ -1,17 +1,18 @@
 //! A barrier for concurrent tests, so that one event happens in the middle of all of them.
 //!
-//! Each test holds a [`KillBarrier`]. It counts as arrived when it has reached its middle, and a dropped one no longer
-//! counts: a test that fails early does not block the others.
+//! Each test holds a [`KillBarrier`]. A test has arrived when it reaches its middle. A test that fails early drops its
+//! barrier and is no longer counted, so it does not block the others.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
 
 use tokio::sync::{mpsc, watch};
 
-/// One test's handle of the barrier.
+/// The handle with which one test takes part in the barrier.
 #[derive(Debug)]
 pub(crate) struct KillBarrier {
-    /// Nothing is ever sent: when no sender is left, all tests have arrived or ended.
+    /// Dropped when the test arrives or ends. Nothing is ever sent: when no sender is left, all tests have arrived or
+    /// ended.
     not_arrived: RefCell<Option<mpsc::Sender<Infallible>>>,
     is_over: watch::Receiver<bool>,
 }
@@ -20,7 +21,7 @@ impl KillBarrier {
     /// Marks this test as arrived, and waits until the event has happened.
     pub(crate) async fn wait_for_event(&self) {
         drop(self.not_arrived.take());
-        // If the sender is gone, the event is over.
+        // An error means that the sender is gone, so the event is over.
         let _ = self.is_over.clone().wait_for(|over| *over).await;
     }
 
@@ -52,7 +53,7 @@ impl KillEvent {
         let None = self.not_arrived.recv().await;
     }
 
-    /// Lets all tests continue after the event.
+    /// Reports the event as over, which lets all tests continue.
     pub(crate) fn finish(self) {
         self.is_over.send_replace(true);
     }

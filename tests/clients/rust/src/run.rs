@@ -9,12 +9,13 @@ use crate::kill_barrier::KillEvent;
 use crate::table::ResultTable;
 use crate::{ClientTestServers, DeploymentMode, Feature, FeatureAttempt, FeatureResult};
 
-/// The time limit for a feature.
+/// The time limit for the test of one feature.
 const FEATURE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the kill waits for features that have not reached their middle.
 const KILL_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The reaction to a killed master does not depend on the protocol, so only one is tested.
+/// The RESP version of tests with a killed master. The reaction to the kill does not depend on it, so one version is
+/// enough.
 const TESTED_PROTOCOL: u8 = 3;
 
 /// A RESP version and the feature tested with it.
@@ -23,14 +24,14 @@ type FeatureCase = (u8, Feature);
 /// Tests all features of a library in this mode.
 ///
 /// # Panics
-/// If a feature fails.
+/// A feature fails.
 pub fn test_all_features(
     client: &'static str,
     mode: DeploymentMode,
     protocol: u8,
     perform: &impl AsyncFn(&FeatureAttempt, Feature) -> FeatureResult,
 ) {
-    // Sentinel groups with TLS accept no other connections, so they have a test of their own.
+    // A sentinel group with TLS accepts no other connections, so it is tested separately.
     let tls = mode != DeploymentMode::Sentinel;
     let features = Feature::ALL.into_iter().filter(|&feature| tls || feature != Feature::Tls);
     let cases: Vec<FeatureCase> = features.map(|feature| (protocol, feature)).collect();
@@ -40,7 +41,7 @@ pub fn test_all_features(
 /// Tests TLS connections with sentinels, in both protocols.
 ///
 /// # Panics
-/// If a test fails.
+/// A test fails.
 pub fn test_tls_with_sentinels(
     client: &'static str,
     perform: &impl AsyncFn(&FeatureAttempt, Feature) -> FeatureResult,

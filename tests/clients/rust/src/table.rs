@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::{Feature, FeatureResult};
 
-/// The cells of one library.
+/// The cells for one library, and the features that failed.
 #[derive(Debug)]
 pub(crate) struct ResultTable {
     client: &'static str,
@@ -18,7 +18,7 @@ impl ResultTable {
         Self { client, failed: Vec::new() }
     }
 
-    /// Writes a line for scripts/clients-page, if it requested them.
+    /// Records a cell and, if scripts/clients-page requested it, writes a line for that script.
     pub(crate) fn record(&mut self, mode: &str, protocol: u8, feature: Feature, outcome: FeatureResult) {
         let feature = feature.name();
         let result = match outcome {
@@ -39,7 +39,7 @@ impl ResultTable {
         file.write_all(cell.as_bytes()).expect("the file can be written to");
     }
 
-    /// Panics if a feature failed.
+    /// Panics if a feature failed, after all features have been recorded.
     pub(crate) fn assert_no_failures(self) {
         assert!(self.failed.is_empty(), "{}: {:#?}", self.client, self.failed);
     }

@@ -6,7 +6,7 @@ use client_conformance::verdict::Grade;
 use client_conformance::{Scenario, ScenarioRunner, Servers, built_in_scenarios};
 use harness::Program;
 
-/// The command line of an adapter, correct or with an injected fault.
+/// The command line that starts the Python adapter, correct or with an injected fault.
 fn adapter_command(fault: &str) -> Vec<String> {
     let script =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../../crates/client-conformance/tests/adapters/planted.py");
@@ -58,7 +58,7 @@ fn testkit_cluster_moves_slot_and_counts_commands() {
     assert!(case.verdict.findings[0].text.contains("4 redirects in total"), "{}", evidence(case));
 }
 
-/// Redoubt's sentinels replace a dead master, and a live one on request.
+/// Scenarios on real sentinels: Redoubt's sentinels replace a dead master, and a live master on request.
 #[test]
 fn testkit_sentinels_replace_master() {
     let names = ["sentinel-master-dies", "sentinel-master-is-demoted"];

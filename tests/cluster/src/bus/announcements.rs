@@ -1,6 +1,6 @@
 //! Compares the addresses and names that a node announces with Valkey: client ports, the IP address per address family,
 //! the availability zone and hostnames. Announcements travel over the bus, are saved in `nodes.conf` and can be removed
-//! again. Clusters of one kind and mixed clusters are tested.
+//! again. The tests use clusters of one kind and mixed clusters.
 
 use harness::{Cluster, Connection, Node, Program, Reply, eventually};
 
@@ -40,7 +40,7 @@ fn wait_for_saved(node: &Node, id: &str, words: &str, is_present: bool) {
     });
 }
 
-/// Starts two masters with half of the slots each and a replica of the first, which is the announcing node.
+/// Starts two masters with half of the slots each, and a replica of the first. The first master announces.
 fn start_cluster(kinds: [&Program; 3]) -> Cluster {
     let started = kinds.map(|kind| {
         let mut node = Node::prepare(kind, SERVER_OPTIONS);
@@ -51,8 +51,7 @@ fn start_cluster(kinds: [&Program; 3]) -> Cluster {
     Cluster::join_nodes(started.into(), 2)
 }
 
-/// Everything that clients see of the first node. Ids and ports, which differ between runs, are replaced by
-/// placeholders.
+/// Everything that clients see of the first node, with placeholders for ids and ports, which differ between runs.
 fn read_client_view(cluster: &Cluster, request: usize, host: &str) -> Vec<String> {
     let mut client =
         Connection::open((host, cluster.nodes[request].port)).expect("it listens on both families");
@@ -92,7 +91,7 @@ fn read_client_view(cluster: &Cluster, request: usize, host: &str) -> Vec<String
         assert_eq!(shard[4].text(), "id");
         assert_eq!(shard[5], cluster.nodes[0].run("CLUSTER MYSHARDID"));
         if request != 0 {
-            // The slot of this key belongs to the first node.
+            // The slot of this key belongs to the first node, so the other nodes redirect the client to it.
             lines.push(format!("{kind}: GET {}", plain(flatten_reply(&client.call(&["GET", "bar"])))));
         }
     }
@@ -158,12 +157,12 @@ fn clients_see_same_announcements_as_in_valkey_cluster() {
         assert!(wanted.iter().any(|line| line.contains(words)), "not even Valkey says {words}: {wanted:#?}");
     }
     assert_eq!(run_all_announcements([&ours; 3]), wanted);
-    // The announcing node is ours and the others are Valkey's, and the other way round.
+    // The announcing node is Redoubt and the others are Valkey; the reverse is tested afterwards.
     assert_eq!(run_all_announcements([&ours, &valkey, &valkey]), wanted);
     assert_eq!(run_all_announcements([&valkey, &ours, &ours]), wanted);
 }
 
-/// A restarted node knows the announcements of others before it receives a message. Redoubt and Valkey read each
+/// A restarted node knows the announcements of other nodes before it receives a message. Redoubt and Valkey read each
 /// other's `nodes.conf`.
 #[test]
 fn announcements_survive_restart_as_redoubt_or_valkey() {

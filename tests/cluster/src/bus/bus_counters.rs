@@ -56,7 +56,7 @@ fn wait_for_info_line(node: &Node, line: &str) {
     });
 }
 
-/// The names of the counters. Those of UPDATE messages are left out: whether a node sends one depends on timing.
+/// The names of the counters except those of UPDATE messages, because it depends on timing whether a node sends one.
 fn counter_names(node: &Node) -> BTreeSet<String> {
     let text = node.run("CLUSTER INFO").text();
     let names = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned());
@@ -89,7 +89,7 @@ fn cluster_info_has_all_bus_counters_of_valkey() {
     }
 }
 
-/// The fields of a link, with their names.
+/// The fields of a link, as pairs of name and value.
 type LinkFields = Vec<(String, Reply)>;
 
 fn read_links(node: &Node) -> Vec<LinkFields> {
@@ -102,7 +102,7 @@ fn link_field<'a>(link: &'a LinkFields, name: &str) -> &'a Reply {
     &found.unwrap_or_else(|| panic!("no {name} in {link:?}")).1
 }
 
-/// The outgoing link of a node, while it exists.
+/// The outgoing link of a node; `None` while the node has none.
 fn outgoing_link(node: &Node) -> Option<LinkFields> {
     read_links(node).into_iter().find(|link| link_field(link, "direction").text() == "to")
 }
@@ -117,8 +117,8 @@ fn describe_link(link: &LinkFields, other: &str) -> String {
     fields.join(", ")
 }
 
-/// Publishes to a node that does not read, until the send buffer limit closes the link. Returns the links before, and
-/// the outgoing link while its buffer was in use.
+/// Publishes to a node that does not read, until the send buffer limit closes the link. Returns the links before that,
+/// and the outgoing link while its buffer was in use.
 fn links_to_stalled_peer(program: &Program) -> (Vec<String>, String) {
     let options = "--save  --cluster-enabled yes --cluster-node-timeout 60000";
     let nodes = [(); 2].map(|()| Node::start(program, options));
@@ -171,8 +171,8 @@ fn info_counter(node: &Node, field: &str) -> u64 {
     cluster_field(&mut node.connect(), field).and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
-/// Nodes with a `cluster-node-timeout` below half a second once failed to connect. Also checks what DEBUG and CONFIG
-/// RESETSTAT do to the counters of two such nodes.
+/// The bug: nodes with a `cluster-node-timeout` below half a second failed to connect. The test also checks what DEBUG
+/// and CONFIG RESETSTAT do to the counters of two such nodes.
 #[test]
 fn nodes_with_short_timeout_join_and_count_dropped_packets() {
     let options = "--save  --cluster-enabled yes --cluster-node-timeout 100 --loglevel debug \

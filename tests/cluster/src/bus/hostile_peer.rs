@@ -1,6 +1,5 @@
-//! A hostile peer on the bus that has recorded traffic: it replays the members' packets whole, truncated and with false
-//! lengths. The node survives, does not leak files or memory, closes the links of malformed packets, and the cluster
-//! state does not change.
+//! A hostile peer replays recorded bus packets whole, truncated and with false lengths. The node must survive without
+//! leaking files or memory and close the links of malformed packets, and the cluster state must not change.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -13,14 +12,14 @@ use harness::{Cluster, Node, Program, cluster_field, eventually, fill_cluster, f
 const HEADER_BYTES: usize = 2256;
 const MAX_MEMORY_GROWTH: u64 = 64 << 20;
 const GOSSIP_ENTRY_BYTES: usize = 104;
-/// Byte offsets in a packet: its length, its gossip entries, its extensions.
+/// Byte offset of a packet's length field; those of its gossip entries and its extensions follow.
 const LENGTH_OFFSET: usize = 4;
 const COUNT_OFFSET: usize = 14;
 const EXTENSIONS_OFFSET: usize = 2214;
 
 type RecordedPackets = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// Forwards one direction of a connection and records each packet. Both directions end together.
+/// Forwards one direction of a connection and records each packet. When one direction ends, the other ends too.
 fn forward_link(mut from: TcpStream, mut to: TcpStream, packets: &RecordedPackets) {
     while let Some(packet) = split_packet(&mut from) {
         if to.write_all(&packet).is_err() {
@@ -43,7 +42,7 @@ fn split_packet(from: &mut TcpStream) -> Option<Vec<u8>> {
     Some(packet)
 }
 
-/// Puts a recording proxy between the other nodes and a node's bus port. It ends with the test process.
+/// Puts a recording proxy between the other nodes and a node's bus port. The proxy runs until the test process ends.
 fn record_bus_traffic(node: &Node) -> RecordedPackets {
     let packets = RecordedPackets::default();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
@@ -62,10 +61,10 @@ fn record_bus_traffic(node: &Node) -> RecordedPackets {
     packets
 }
 
-/// Sends bytes to a node's bus and closes the sending side; the node must close the connection.
+/// Sends bytes to a node's bus and closes the sending side; the node must then close the connection.
 fn send_and_expect_close(node: &Node, description: &str, bytes: &[u8]) {
     let mut stream = node.connect_to_bus().unwrap_or_else(|error| panic!("{description}: {error}"));
-    // The node may close the connection before everything is sent.
+    // The node may close the connection before all bytes are sent.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
@@ -170,7 +169,7 @@ fn record_outdated_packets() -> (Cluster, Vec<Vec<u8>>, Vec<String>) {
     (cluster, packets, keys)
 }
 
-/// Waits until all nodes agree on the slot owners, with each node at its own address.
+/// Waits until all nodes agree on the slot owners and know each node's own address.
 fn wait_for_agreement(cluster: &Cluster) -> Vec<String> {
     eventually("all have one view", || {
         let mut views = cluster.nodes.iter().map(slot_claims);
@@ -188,7 +187,7 @@ fn replayed_and_malformed_packets_do_not_change_cluster() {
     let before: Vec<(u64, usize)> =
         cluster.nodes.iter().map(|node| (node.resident_bytes(), count_open_files(node))).collect();
 
-    // Whole packets: every node receives all of them twice, in recorded and in reverse order.
+    // Every node receives all whole packets twice, in recorded and in reverse order.
     for node in &cluster.nodes {
         let (forth, back) = (packets.concat(), packets.iter().rev().flatten().copied().collect::<Vec<u8>>());
         send_and_expect_close(node, "replayed packets", &forth);
@@ -198,7 +197,7 @@ fn replayed_and_malformed_packets_do_not_change_cluster() {
     }
     assert_eq!(wait_for_agreement(&cluster), expected, "after replayed packets");
 
-    // PING, PONG and MEET have extensions.
+    // Only PING, PONG and MEET have extensions.
     let rich =
         packets.iter().filter(|packet| packet[12..14] < [0, 3][..] && !extension_offsets(packet).is_empty());
     let rich: Vec<&Vec<u8>> = rich.collect();

@@ -1,4 +1,4 @@
-//! Clients blocked on keys of a cluster while the slot moves, the master is replaced, or the cluster goes down.
+//! Tests of clients blocked on keys while the slot moves, the master is replaced, or the cluster goes down.
 
 use harness::{Cluster, Connection, Node, Program, Reply, eventually, keys_for_all_slots, slot_of};
 
@@ -23,7 +23,8 @@ fn block_clients(node: &Node, lines: &[String]) -> Vec<Connection> {
     clients
 }
 
-/// Commands that block on `key`, and one that blocks on a consumer group of the stream `{key}s`, which this creates.
+/// Commands that block on `key`, and one that blocks on a consumer group of the stream `{key}s`, which this function
+/// creates.
 fn blocking_commands(node: &Node, key: &str) -> Vec<String> {
     node.run(&format!("XGROUP CREATE s{{{key}}} g $ MKSTREAM")).expect_ok();
     [

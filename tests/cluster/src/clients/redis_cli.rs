@@ -1,4 +1,4 @@
-//! `redis-cli --cluster` as operators use it, on clusters with keys.
+//! Tests of `redis-cli --cluster` as operators use it, on clusters with keys.
 
 use harness::{
     Cluster, Connection, Node, Program, eventually, fill_cluster, find_lost_keys, redis_cli, run_to_end,
@@ -9,19 +9,19 @@ use std::process::Command;
 /// Runs `redis-cli --cluster` and returns its output.
 fn run_cluster_cli(arguments: &[&str]) -> String {
     redis_cli(&[&["--cluster"], arguments].concat()).unwrap_or_else(|output| {
-        // The tool prints one line for each of thousands of slots; leave them out.
+        // The tool prints one line for each of thousands of slots, which would hide the rest of the output.
         let lines: Vec<&str> = output.lines().filter(|line| !line.contains("Moving slot")).collect();
         panic!("redis-cli --cluster {}:\n{}", arguments.join(" "), lines.join("\n"))
     })
 }
 
-/// Starts nodes with a long timeout: syncing each moved slot to a busy disk must not cause a failover.
+/// Starts nodes with a long timeout, because syncing each moved slot to a busy disk must not cause a failover.
 fn start_nodes(count: usize) -> Vec<Node> {
     let options = "--cluster-enabled yes --cluster-node-timeout 10000";
     (0..count).map(|_| Node::start(&Program::redoubt(), options)).collect()
 }
 
-/// Six empty nodes that redis-cli joins to a cluster; the tool chooses the replicas.
+/// Starts six empty nodes that redis-cli joins to a cluster; the tool chooses the replicas.
 fn create_cluster() -> Cluster {
     let nodes = start_nodes(6);
     let addresses: Vec<String> = nodes.iter().map(Node::address).collect();
@@ -224,8 +224,7 @@ fn fix_closes_an_open_slot() {
 
 const FUNCTION_LIBRARY: &str = "#!lua name=steps\nredis.register_function('step', function() return 7 end)";
 
-/// Copies the functions of one server to another without the keys, with the tools of Redis and Valkey. A Valkey server
-/// must load the functions they fetch.
+/// The tools of Redis and Valkey copy the functions of one server without its keys, and a Valkey server must load them.
 #[test]
 fn redis_cli_fetches_functions_without_keys() {
     let valkey = Program::valkey();
@@ -247,7 +246,8 @@ fn redis_cli_fetches_functions_without_keys() {
             assert_eq!(target.run("DBSIZE").int(), 0);
         }
     }
-    // As in Valkey, a tool that does not announce support gets no partial snapshot: it could take it for a full one.
+    // As in Valkey, a tool that does not announce support gets no snapshot of functions only, because the tool could
+    // take it for a full one.
     let mut old = Connection::open(("127.0.0.1", source.port)).expect("it listens");
     old.call_line("REPLCONF rdb-filter-only functions").expect_ok();
     assert!(old.call_line("SYNC").is_error("ERR Filtered replica requires EOF capability"));

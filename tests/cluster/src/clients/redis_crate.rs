@@ -1,4 +1,4 @@
-//! The cluster client of the `redis` crate, reading and writing all slots while a master is killed and comes back.
+//! Tests of the `redis` crate's cluster client, which uses all slots while a master is killed and restarted.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use redis::streams::StreamReadReply;
 use redis::{AsyncCommands, RedisResult};
 use tokio::runtime::{Builder, Runtime};
 
-/// The asynchronous client, driven from the test's thread: only this variant finds the new master by itself.
+/// The asynchronous client, driven from the test's thread, because only this variant finds a new master by itself.
 struct BlockingClient {
     runtime: Runtime,
     connection: ClusterConnection,
@@ -52,7 +52,7 @@ fn connect(cluster: &Cluster) -> BlockingClient {
     BlockingClient::connect(ClusterClient::builder(cluster.redis_urls()))
 }
 
-/// Retries until a failover must have completed, even on a slow machine.
+/// Retries for as long as a failover may take on a slow machine.
 fn retry_until_success<T>(description: &str, mut attempt: impl FnMut() -> RedisResult<T>) -> T {
     let start = Instant::now();
     loop {
@@ -104,7 +104,7 @@ fn redis_crate_keeps_working_when_master_dies() {
     write_all(&mut client, &keys, "first");
     wait_until_replicated(&cluster);
 
-    // A second client writes all the time, also to the slots of the dead master.
+    // A second client writes during the whole test, also to the slots of the dead master.
     let other_keys: Vec<String> = keys.iter().step_by(16).map(|key| format!("{{{key}}}other")).collect();
     let over = AtomicBool::new(false);
     let mut other = connect(&cluster);
@@ -206,7 +206,7 @@ fn redis_crate_consumers_continue_on_new_master() {
     });
 }
 
-/// Sets the flag on drop, also if a test fails, so that the threads waiting for it end.
+/// Sets the flag when it is dropped, also if a test fails, so that the threads that check the flag end.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

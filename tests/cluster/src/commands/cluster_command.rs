@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use harness::{Connection, Node, Program, Reply, eventually};
 
-/// Two nodes of one kind. `<me>` is the first, `<other>` the second.
+/// Two nodes of one kind, named `<me>` and `<other>` in requests and replies.
 struct ComparedCluster {
     nodes: [Node; 2],
     links: [Connection; 2],
@@ -24,7 +24,7 @@ impl ComparedCluster {
             nodes.iter().zip([("<me>", "<mybus>", "<myport>"), ("<other>", "<bus>", "<port>")])
         {
             names.push((node.run("CLUSTER MYID").text(), id));
-            // The longer number first, because it may contain the shorter one.
+            // The longer number must be replaced first, because it may contain the shorter one.
             names.push(((u32::from(node.port) + 10_000).to_string(), bus));
             names.push((node.port.to_string(), port));
         }
@@ -32,7 +32,7 @@ impl ComparedCluster {
         Self { nodes, links, names }
     }
 
-    /// The reply of node `index`. `""` in a line is an empty argument.
+    /// Sends a line to node `index` and returns the reply. `""` in the line is an empty argument.
     fn reply_to(&mut self, index: usize, line: &str) -> String {
         let line = self.names.iter().fold(line.to_owned(), |line, (name, sign)| line.replace(sign, name));
         let words: Vec<&str> = line.split(' ').map(|word| if word == "\"\"" { "" } else { word }).collect();
@@ -387,8 +387,8 @@ CLUSTER REPLICATE NO ONE
 2: SET bar 1
 ";
 
-/// Since Valkey 9. The replica deletes the keys of a flushed slot too, and all its keys when REPLICATE NO ONE makes it
-/// an empty master.
+/// These commands exist since Valkey 9. A replica also deletes the keys of a slot that its master flushes, and deletes
+/// all its keys when REPLICATE NO ONE makes it an empty master.
 #[test]
 fn flushslot_and_replicate_no_one_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
@@ -472,7 +472,8 @@ CLUSTER SLOT-STATS ORDERBY network-bytes-out LIMIT x
 CLUSTER SLOT-STATS ORDERBY memory-bytes
 ";
 
-/// Since Valkey 9.1. The second node has the slots from 8192 on; scans that start at the first node are sent to both.
+/// These commands exist since Valkey 9.1. The second node has the slots from 8192 on; scans that start at the first
+/// node are sent to both nodes.
 #[test]
 fn clusterscan_and_slot_stats_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
@@ -493,7 +494,7 @@ fn clusterscan_and_slot_stats_match_valkey() {
     pair.assert_no_differences();
 }
 
-/// Following the redirections in its cursors, CLUSTERSCAN returns every key of all nodes.
+/// CLUSTERSCAN returns every key of all nodes if the client follows the redirections in its cursors.
 #[test]
 fn clusterscan_returns_every_key() {
     let mut side = ComparedCluster::start(&Program::redoubt());
@@ -564,7 +565,7 @@ CLUSTERSCAN 0-{06S}-0 SLOT 0
 CONFIG SET cluster-allow-pubsubshard-when-down no
 ";
 
-/// A node with only some of the slots, where full coverage is required.
+/// The parameters decide which commands a node with only some of the slots accepts when full coverage is required.
 #[test]
 fn cluster_allow_when_down_parameters_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };

@@ -1,5 +1,4 @@
-//! Cluster parameters that control how a node behaves in failures: each test shows that the parameter makes the
-//! difference.
+//! Tests of cluster parameters that control a node's behavior in failures: each test shows the parameter's effect.
 
 use std::time::Duration;
 
@@ -28,7 +27,7 @@ fn replica_with_cluster_replica_no_failover_is_not_elected() {
         let nodes = cluster.nodes[3].run("CLUSTER NODES").text();
         nodes.lines().any(|line| line.contains("master,fail ")).then_some(())
     });
-    // A whole node timeout longer than an eligible replica needs.
+    // The period is a whole node timeout longer than an eligible replica needs.
     never_within(Duration::from_secs(2), "the replica takes over", || {
         read_role(&cluster.nodes[3]) == "master"
     });

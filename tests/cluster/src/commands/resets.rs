@@ -1,4 +1,4 @@
-//! CLUSTER RESET: a reset node deletes its data too, and its replicas do the same.
+//! Tests of CLUSTER RESET: a reset node deletes its data, and so do its replicas.
 
 use harness::{Cluster, Node, Program, Reply, eventually, fill_cluster};
 
@@ -6,7 +6,7 @@ fn count_keys(node: &Node) -> i64 {
     node.run("DBSIZE").int()
 }
 
-/// The bug: the replica continued by partial resync with the data that the reset node had deleted.
+/// The bug: the replica continued by partial resync with data that the reset node had deleted.
 #[test]
 fn replica_of_reset_node_resyncs_to_empty_dataset() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 2);

@@ -6,7 +6,7 @@ use harness::{Cluster, Node, Program, Reply, eventually, fill_cluster, find_lost
 /// Kills a node, removes its saved data, and restarts it before another node can notice.
 fn restart_empty(node: &mut Node) {
     node.kill();
-    // It may not have saved anything.
+    // The node may not have saved a file yet.
     let _ = std::fs::remove_file(node.folder().join("dump.rdb"));
     let _ = std::fs::remove_dir_all(node.folder().join("appendonlydir"));
     node.launch();

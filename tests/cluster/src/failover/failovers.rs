@@ -1,4 +1,4 @@
-//! Masters that die, freeze or return, and manual failovers.
+//! Tests of masters that die, freeze or return, and of manual failovers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -114,7 +114,7 @@ fn manual_failover_loses_no_acknowledged_write() {
         cluster.nodes[3].run("CLUSTER FAILOVER").expect_ok();
         cluster.wait_for_owner(100, |port| port == ports[3]);
         wait_until_replica_of(&cluster, 0, 3);
-        // Some more increments, to show that the counter continues on the new master.
+        // Further increments show that the counter continues on the new master.
         let reached: u64 = cluster.nodes[3].run(&format!("GET {key}")).text().parse().expect("a number");
         eventually("the counter increases", || {
             let value: u64 = cluster.nodes[3].run(&format!("GET {key}")).text().parse().ok()?;
@@ -127,8 +127,8 @@ fn manual_failover_loses_no_acknowledged_write() {
     assert_eq!(value.parse::<u64>(), Ok(acknowledged), "every acknowledged increment is there, once");
 }
 
-/// With `shutdown-on-sigterm failover` a master hands over before it exits: its clients are redirected and no write is
-/// lost. Also with Valkey as either of the two.
+/// With `shutdown-on-sigterm failover` a master hands over before it exits, so that its clients are redirected and no
+/// write is lost. Valkey is tested as either of the two nodes too.
 #[test]
 fn master_hands_over_before_shutdown() {
     let ours = Program::redoubt();
@@ -139,7 +139,7 @@ fn master_hands_over_before_shutdown() {
     ];
     for (which, pair) in pairs.into_iter().enumerate() {
         let (Some(master), Some(replica)) = pair else { continue };
-        // A timeout this long keeps the failure detection out of the test.
+        // The node timeout is so long that failure detection cannot cause the failover.
         let options = "--cluster-enabled yes --cluster-node-timeout 20000 --shutdown-on-sigterm failover";
         let programs = [&master, &ours, &ours, &replica, &ours, &ours];
         let mut cluster =
@@ -201,7 +201,7 @@ fn increment_counter(port: u16, key: &str, is_over: &AtomicBool) -> u64 {
     acknowledged
 }
 
-/// FORCE does not need the master, TAKEOVER does not need votes.
+/// A replica takes over by FORCE without its master's help, and by TAKEOVER without any votes.
 #[test]
 fn replica_takes_over_with_force_and_takeover() {
     let mut cluster = start_cluster();
@@ -211,7 +211,7 @@ fn replica_takes_over_with_force_and_takeover() {
     cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
     wait_until_replica_of(&cluster, 0, 3);
 
-    // Two of three masters are down, and the replica of the third: no majority is left to vote.
+    // With two of three masters and the replica of the third down, no majority is left to vote.
     for index in [1, 2, 5] {
         cluster.nodes[index].kill();
     }
@@ -220,7 +220,7 @@ fn replica_takes_over_with_force_and_takeover() {
         let owner = harness::slot_owner(&mut cluster.nodes[4].connect(), 8000)?;
         (owner == cluster.nodes[4].port).then_some(())
     });
-    // It restarts without its keys, and its replica is down: after this time it serves the empty dataset.
+    // The node restarts without its keys, and its replica is down, so it serves the empty dataset after this time.
     cluster.nodes[2].add_options("--empty-master-timeout 2000");
     cluster.nodes[2].launch();
     cluster.wait_until_ok();
@@ -384,7 +384,7 @@ fn nodes_and_clients_find_restarted_node_at_new_address() {
             });
         }
         cluster.wait_until_ok();
-        // Depending on timing the node was replaced before it came back, so either of the two may be the master.
+        // It depends on timing whether the node was replaced before it came back, so either node may be the master.
         eventually("each replica has its master's data", || {
             let field = |node: &Node, name| node.info("replication", name);
             let is_in_sync = |node: &Node| {
@@ -394,7 +394,7 @@ fn nodes_and_clients_find_restarted_node_at_new_address() {
             cluster.nodes.iter().all(is_in_sync).then_some(())
         });
         assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
-        // The port stays reserved for this cluster until the test ends.
+        // The node is leaked, so that its port stays reserved until the test process ends.
         std::mem::forget(elsewhere);
     }
 }

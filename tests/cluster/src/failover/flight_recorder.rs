@@ -1,4 +1,4 @@
-//! CLUSTER FAILOVERS and `redoubt cluster failovers`: the failover history that each node records.
+//! Tests of CLUSTER FAILOVERS and `redoubt cluster failovers`, which show the failover history that each node records.
 
 use std::process::Command;
 
@@ -21,7 +21,7 @@ fn recorded_failover(witness: &Node, failed: &str) -> Option<(String, Vec<(i64, 
     Some((fields[named("outcome")? + 1].text(), steps))
 }
 
-/// The time of the first step that begins with `start`.
+/// The time of the first recorded step that begins with `start`.
 fn time_of_step(steps: &[(i64, String)], start: &str) -> i64 {
     let step = steps.iter().find(|(_, text)| text.starts_with(start));
     step.unwrap_or_else(|| panic!("no step '{start}': {steps:?}")).0

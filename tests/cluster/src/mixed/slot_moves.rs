@@ -1,5 +1,5 @@
-//! Slots that change owners in clusters of Redoubt with a real Redis 7.0 or Valkey: moved back and forth by an
-//! operator, and lost by a master that was away and learns of it only by UPDATE messages.
+//! Tests of slots that change owners in clusters of Redoubt with a real Redis 7.0 or Valkey: an operator moves them
+//! back and forth, or a master loses them while it is away and learns of that only by UPDATE messages.
 
 use harness::{
     Cluster, Node, Program, cluster_field, eventually, fill_cluster, find_lost_keys, slot_of, slot_owner,
@@ -32,14 +32,15 @@ fn slots_move_between_redoubt_and_other_masters_with_all_keys() {
     }
 }
 
-/// Three masters and a replica of the first, which takes over when its master is killed. When the killed master comes
-/// back, its successor is frozen: only the other masters can tell it that its claim is outdated.
+/// A master is killed and replaced by its replica. When the killed master comes back, its successor is frozen, so only
+/// the other masters can tell it that its claim is outdated.
 fn assert_learns_by_update(first: &Program, rest: &Program) {
     let mut nodes = vec![Node::start_clustered(first)];
     nodes.extend((0..3).map(|_| Node::start_clustered(rest)));
     let mut cluster = Cluster::join_nodes(nodes, 3);
     cluster.wait_until_replica_is_known(3, 0);
-    // Killed rather than frozen: a resumed process would read the packets that its successor sent meanwhile.
+    // The master is killed rather than frozen, because a resumed process would read the packets that its successor sent
+    // before.
     cluster.nodes[0].kill();
     let [_, second, third, successor] = &cluster.nodes[..] else { panic!("four nodes") };
     for witness in [second, third] {

@@ -1,4 +1,4 @@
-//! Redoubt and a real Redis in one cluster: they share a bus and shards, and vote for each other.
+//! Tests of clusters in which Redoubt and Redis nodes share the bus and shards, and vote for each other.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -21,8 +21,8 @@ fn replicate_and_wait(cluster: &Cluster) {
     cluster.wait_until_replica_is_known(3, 0);
 }
 
-/// The new node replicates the first master, is elected by the other two when the master dies, serves every key, and
-/// gets the old master back as its replica.
+/// The new node replicates the first master, is elected by the other two masters when the first dies, serves every key,
+/// and gets the old master back as its replica.
 fn assert_takes_over(masters: &Program, newcomer: &Program) {
     let mut cluster = join_mixed_cluster(masters, newcomer);
     let before = fill_cluster(&cluster, "before", 3000);
@@ -47,7 +47,7 @@ fn assert_takes_over(masters: &Program, newcomer: &Program) {
     cluster.wait_until_ok();
 }
 
-/// Manual failovers between the two kinds, in both directions.
+/// Fails over manually between the two kinds of nodes, in both directions.
 fn fail_over_and_back(masters: &Program, newcomer: &Program) {
     let cluster = join_mixed_cluster(masters, newcomer);
     replicate_and_wait(&cluster);
@@ -97,7 +97,7 @@ fn start_writer(stop: &AtomicBool, ports: &[u16]) -> Vec<String> {
     replicated
 }
 
-/// Stops the writer, also when the test fails.
+/// Stops the writer when it is dropped, also if the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -106,7 +106,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Masters of both kinds, each with a replica of the other kind, under load: whichever master dies, its replica takes
+/// Masters of both kinds have a replica of the other kind each. Under load, whichever master dies, its replica takes
 /// over and has every write that it acknowledged.
 #[test]
 fn mixed_cluster_loses_no_replicated_write_when_masters_die_under_load() {

@@ -1,4 +1,4 @@
-//! Slots that are moved key by key (SETSLOT and MIGRATE), while nodes die and clients write.
+//! Tests of slots that are moved key by key (SETSLOT and MIGRATE) while nodes die and clients write.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ fn start_cluster() -> Cluster {
     Cluster::start(&Program::redoubt(), 3, 1)
 }
 
-/// Writes keys of the moving slot, each with its own name as the value.
+/// Writes keys of the slot to be moved, each with its own name as the value.
 fn fill_slot(cluster: &Cluster, count: usize) -> Vec<String> {
     let tag = &keys_for_all_slots()[usize::from(MOVED_SLOT)];
     let keys: Vec<String> = (0..count).map(|number| format!("{number}:{{{tag}}}")).collect();
@@ -51,11 +51,11 @@ fn start_move(cluster: &Cluster, keys: &[String]) {
     }
 }
 
-/// Runs `redis-cli --cluster fix` until nothing is left to fix.
+/// Runs `redis-cli --cluster fix` until it finds nothing to fix.
 fn fix_slots(cluster: &Cluster) {
     let address = cluster.nodes[2].address();
     eventually_within(REPAIR_TIMEOUT, "redis-cli --cluster fix repairs the cluster", || {
-        // It exits with an error while it finds something to fix.
+        // The tool exits with an error as long as it finds something to fix.
         let fixed = redis_cli(&["--cluster", "fix", &address]);
         println!("{}", fixed.unwrap_or_else(|failed| failed));
         let output = redis_cli(&["--cluster", "check", &address]).ok()?;
@@ -71,7 +71,7 @@ fn slot_marks(node: &Node) -> Vec<String> {
     line.split(' ').filter(|word| word.starts_with('[')).map(str::to_owned).collect()
 }
 
-/// Promotes a replica by a manual failover, without data loss.
+/// Promotes a replica by a manual failover, which loses no data.
 fn fail_over(cluster: &Cluster, replica: usize, slot: u16) {
     // A restarted replica requests votes only once, and only from nodes to which it has a link.
     eventually("the replica has its links", || {
@@ -83,10 +83,10 @@ fn fail_over(cluster: &Cluster, replica: usize, slot: u16) {
     cluster.wait_until_ok();
 }
 
-/// The bug: half of the keys of a slot have moved when the source is failed over, then the target. The promoted source
-/// did not know of the move, answered for moved keys as missing and accepted writes to them, which the resumed move put
-/// over the right values. Now both replicas know of the move, also if they were restarted or joined in the middle of
-/// it.
+/// The bug: after half of the keys of a slot had moved, the source was failed over, then the target. The promoted
+/// source did not know of the move, so it reported moved keys as missing and accepted writes to them, which the resumed
+/// move put over the right values. Now both replicas know of the move, also if they were restarted or joined in the
+/// middle of it.
 #[test]
 fn slot_move_continues_through_failovers_of_source_and_target() {
     let mut cluster = start_cluster();
@@ -102,7 +102,7 @@ fn slot_move_continues_through_failovers_of_source_and_target() {
         "SETSLOT is answered when the replica has it"
     );
     assert_eq!(slot_marks(&cluster.nodes[4]), [comes]);
-    // One replica restarts; another loses all data and gets a snapshot.
+    // One replica restarts. Another one loses all data and gets a snapshot.
     cluster.nodes[3].kill();
     cluster.nodes[3].launch();
     cluster.wait_until_synchronised();
@@ -149,8 +149,8 @@ fn snapshot_carries_slot_marks_to_replica_joining_during_move() {
     });
 }
 
-/// A power failure loses the part of the master's `nodes.conf` that was not synced: here a SETSLOT that its replica
-/// has. The replica continues by partial resync and must not keep the mark.
+/// A power failure loses the part of the master's `nodes.conf` that was not synced, which is a SETSLOT that its replica
+/// has received. The replica continues by partial resync and must not keep the slot's mark.
 #[test]
 fn replica_forgets_slot_mark_lost_by_its_master() {
     let options =
@@ -196,7 +196,7 @@ fn setslot_fails_if_replica_does_not_acknowledge() {
     assert_eq!(slot_marks(replica), [format!("[{MOVED_SLOT}->-{}]", cluster.node_id(1))]);
 }
 
-/// Redoubt replicates a Valkey and the other way round: both understand each other's slot states.
+/// Redoubt replicates from Valkey and Valkey from Redoubt; each understands the slot states of the other.
 #[test]
 fn slot_states_replicate_between_redoubt_and_valkey() {
     let Some(valkey) = Program::valkey() else { return };
@@ -222,7 +222,7 @@ fn slot_states_replicate_between_redoubt_and_valkey() {
     }
 }
 
-/// A replica running Redis 7.0 treats SETSLOT from its master as an error, so it is not sent one.
+/// A replica running Redis 7.0 treats SETSLOT from its master as an error, so the master does not send it.
 #[test]
 fn slot_move_works_with_redis_7_replica() {
     let mut cluster =
@@ -285,12 +285,12 @@ fn successor_of_dead_target_has_imported_keys() {
     assert_eq!(missing_keys(&cluster, &keys), Vec::<String>::new());
 }
 
-/// The progress of a move.
+/// The progress of a slot's move.
 #[derive(Debug, Clone, Copy)]
 enum MoveStep {
     /// The target is importing the slot.
     Importing,
-    /// The source is migrating it too.
+    /// The source is migrating the slot too.
     Migrating,
     /// Half of the keys have moved.
     HalfMoved,
@@ -319,11 +319,11 @@ fn move_up_to(cluster: &Cluster, step: MoveStep, keys: &[String]) {
     }
 }
 
-/// At each step of a move the target is frozen for longer than the node timeout, marked as failed and replaced; then it
-/// resumes with its outdated state. redis-cli repairs the rest. (The simulator covers other nodes and times.)
+/// At each step of a move the target is frozen for longer than the node timeout and replaced, and resumes with its
+/// outdated state. redis-cli repairs the rest. (The simulator covers other nodes and times.)
 #[test]
 fn slot_move_recovers_when_target_is_frozen_and_replaced_at_any_step() {
-    // Each case has its own cluster; they run concurrently because they mostly wait.
+    // Each case has a separate cluster. The cases run concurrently because they mostly wait.
     thread::scope(|scope| {
         for step in
             [MoveStep::Importing, MoveStep::Migrating, MoveStep::HalfMoved, MoveStep::OwnershipClaimed]
@@ -365,7 +365,7 @@ fn keys_of_lost_slot_are_deleted_on_master_and_replica() {
     }
     assert_eq!(slot_marks(&cluster.nodes[0]), Vec::<String>::new());
     cluster.wait_until_ok();
-    // The node takes the slot back: none of the old keys are there, and new writes stay.
+    // The node takes the slot back: the old keys must be gone, and new writes must stay.
     let back = cluster.node_id(0);
     cluster.nodes[0].run(&format!("CLUSTER SETSLOT {MOVED_SLOT} NODE {back}")).expect_ok();
     cluster.wait_for_owner(MOVED_SLOT, |port| port == cluster.nodes[0].port);
@@ -400,7 +400,7 @@ fn slot_moves_key_by_key_with_all_databases() {
     assert_eq!(target.call(&["GET", key]).text(), "two");
 }
 
-/// A proxy to `port` that delays each direction by some milliseconds.
+/// Starts a proxy to `port` that delays each direction by some milliseconds, and returns its port.
 fn start_delaying_proxy(port: u16) -> u16 {
     const PROXY_DELAY: Duration = Duration::from_millis(20);
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
@@ -433,7 +433,7 @@ fn counter_value(value: &Reply) -> i64 {
     if *value == Reply::NullBulk { 0 } else { value.text().parse().expect("a number") }
 }
 
-/// The bug: MIGRATE sent a key that changes all the time again and again. No increment may be lost or applied twice.
+/// The bug: MIGRATE sent a constantly changing key again and again. No increment may be lost or applied twice.
 #[test]
 fn migrate_moves_constantly_written_key_within_a_few_attempts() {
     let (source, target) = (Node::start(&Program::redoubt(), ""), Node::start(&Program::redoubt(), ""));
@@ -491,7 +491,7 @@ fn paused_master_serves_again_once_other_masters_reply() {
     let mut connection: Connection = frozen.connect();
     connection.call(&["SET", key, "before"]).expect_ok();
     frozen.freeze();
-    // Long enough for the node to check whether it was replaced, but too short for the others to suspect it.
+    // The pause is long enough for the node to check whether it was replaced, but too short for others to suspect it.
     thread::sleep(TIMEOUT.mul_f64(0.8));
     frozen.thaw();
     let thawed = Instant::now();
@@ -501,6 +501,6 @@ fn paused_master_serves_again_once_other_masters_reply() {
     });
     let took = thawed.elapsed();
     let suspected = cluster.nodes[1..].iter().any(|node| node.log().contains("possibly failing"));
-    // The bug: the node waited for five seconds more.
+    // The bug: the node waited for five more seconds.
     assert!(suspected || took < Duration::from_secs(2), "{took:?}");
 }

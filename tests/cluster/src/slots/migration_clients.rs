@@ -5,29 +5,29 @@ use std::time::Duration;
 
 use harness::{Cluster, Connection, Node, Program, Reply, eventually_within, keys_for_all_slots};
 
-/// A migration must end within this time.
+/// Time limit for a migration.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The replies to clients of the source while slot 0 migrates, without port numbers.
+/// The replies that clients of the source receive while slot 0 migrates, without port numbers.
 #[derive(Debug, PartialEq, Eq)]
 struct MigrationReplies {
-    /// BLPOP on a key of the slot.
+    /// The reply to BLPOP on a key of the slot.
     blocked: String,
-    /// SSUBSCRIBE to a channel of the slot.
+    /// The messages to a subscriber (SSUBSCRIBE) of a channel of the slot.
     subscriber: String,
-    /// WATCH on a key of the slot, then a transaction on another slot.
+    /// The reply to a transaction on another slot after WATCH on a key of the slot.
     watcher: String,
-    /// A transaction on the slot that began before the migration.
+    /// The replies to a transaction on the slot that began before the migration.
     transaction: Vec<String>,
-    /// CLIENT TRACKING of a key of the slot.
+    /// The invalidation message to a client that tracks a key of the slot.
     tracking: String,
-    /// FCALL of a function that the target does not have.
+    /// The reply to FCALL of a function that the target does not have.
     function: String,
-    /// Keyspace events at the source and at the target, which publishes events for the arriving keys.
+    /// The keyspace events at the source and at the target, which publishes events for the arriving keys.
     events: [Vec<String>; 2],
 }
 
-/// A client that is subscribed to all keyspace events of a node.
+/// Subscribes a client to all keyspace events of a node.
 fn subscribe_to_events(node: &Node) -> Connection {
     node.run("CONFIG SET notify-keyspace-events KEA").expect_ok();
     let mut listener = node.connect();
@@ -47,7 +47,7 @@ fn received_events(listener: &mut Connection) -> Vec<String> {
     events
 }
 
-/// Migrates slot 0 from node 0 to node 1, and waits until node 0 has deleted its keys.
+/// Migrates slot 0 from node 0 to node 1, and waits until node 0 has deleted the slot's keys.
 fn migrate_slot_0(cluster: &Cluster) {
     let source = &cluster.nodes[0];
     source.run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 0 NODE {}", cluster.node_id(1))).expect_ok();

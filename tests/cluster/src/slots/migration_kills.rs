@@ -12,18 +12,18 @@ use harness::{Cluster, Connection, Node, Program, Reply, eventually_within, keys
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// A round must end within this time after the kill.
+/// Time limit for a round, counted from the kill.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(60);
 /// The slots that migrate back and forth between nodes 0 and 1.
 const MIGRATED_SLOTS: std::ops::RangeInclusive<u16> = 0..=99;
-/// The node is killed at most this many milliseconds after the migration begins.
+/// The maximum number of milliseconds from the beginning of a migration to the kill.
 const MAX_KILL_DELAY_MS: u64 = 150;
 
-/// The state of a counter, as a client knows it.
+/// The state of a counter, as far as a client knows it.
 #[derive(Debug, Clone, Copy, Default)]
 struct AcknowledgedCount {
     acknowledged: i64,
-    /// Increments without a reply.
+    /// The number of increments without a reply, which may have been applied.
     in_doubt: i64,
 }
 
@@ -40,7 +40,7 @@ fn count_keys(ports: &[u16], counts: &mut BTreeMap<String, AcknowledgedCount>, s
     let mut connections: BTreeMap<u16, Connection> = BTreeMap::new();
     let mut owner = ports[0];
     let other = |owner: u16| *ports.iter().find(|port| **port != owner).expect("another node");
-    // `None` if the node could not be reached, so that the increment cannot have happened.
+    // `None` means that the node could not be reached, so the increment cannot have been applied.
     let mut increment = |owner: u16, key: &str| -> io::Result<Option<Reply>> {
         let connection = match connections.entry(owner) {
             Entry::Occupied(open) => open.into_mut(),
@@ -156,7 +156,7 @@ fn kill_nodes_under_load(rounds: usize, seed: u64) {
         let mut connection = cluster.nodes[serves].connect();
         for (key, count) in &mut counts {
             let value = connection.call(&["GET", key]).text().parse::<i64>().expect("a count");
-            // No increments were made since.
+            // No increment was made after this value was read.
             count.record_reply(value + 1, key);
             count.acknowledged = value;
         }

@@ -1,4 +1,4 @@
-//! Atomic slot migration (CLUSTER MIGRATESLOTS), while clients write and nodes die.
+//! Tests of atomic slot migration (CLUSTER MIGRATESLOTS) while clients write and nodes die.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -11,7 +11,7 @@ use harness::{
     keys_for_all_slots, run_to_end, slot_owner,
 };
 
-/// A migration must end within this time, including the cleanup after a failed one.
+/// Time limit for a migration, including the cleanup after a failed one.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum latency for a client, with a large margin for a busy machine.
 const MAX_LATENCY: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ fn slot_keys() -> Vec<String> {
         .collect()
 }
 
-/// Writes values of several types beside the counters.
+/// Writes values of several types in addition to the counters.
 fn fill_slots(cluster: &Cluster, keys: &[String]) {
     let mut owner = cluster.nodes[0].connect();
     for key in keys {
@@ -159,7 +159,7 @@ fn slot_migration_continues_after_link_breaks() {
     let cluster = Cluster::join_nodes(nodes.collect(), 3);
     let keys = slot_keys();
     fill_slots(&cluster, &keys);
-    // A delay per key, so that the snapshot is still in transfer when the link breaks.
+    // The delay per key keeps the snapshot in transfer until the link breaks.
     cluster.nodes[0].run("CONFIG SET rdb-key-save-delay 300").expect_ok();
     let ports: Vec<u16> = cluster.nodes[..3].iter().map(|node| node.port).collect();
     let stop = AtomicBool::new(false);
@@ -192,14 +192,14 @@ fn slot_migration_continues_after_link_breaks() {
     assert!(log.contains("goes on with another link"), "{log}");
 }
 
-/// The target has all changes made by slow commands on background workers.
+/// The target must have all changes made by slow commands on background workers.
 #[test]
 fn slot_migrates_while_slow_commands_write_to_it() {
     let cluster = start_cluster();
     let key = slot_keys().swap_remove(0);
     let script =
         "local over = os.clock() + 0.05 while os.clock() < over do end return redis.call('INCR', KEYS[1])";
-    // The last count that was answered, and the reply behind that.
+    // Returns the last count that was acknowledged, and the reply that ended the loop.
     let count_to = |node: &Node, last: i64| {
         let (mut client, mut answered) = (node.connect(), 0);
         loop {
@@ -212,7 +212,7 @@ fn slot_migrates_while_slow_commands_write_to_it() {
     };
     let (answered, end) = thread::scope(|scope| {
         let changing = scope.spawn(|| count_to(&cluster.nodes[0], i64::MAX));
-        // The first run of the script is not yet known to be slow, so it does not go to the background.
+        // The first run of the script is not yet known to be slow, so the server does not run it in the background.
         eventually("it counts", || {
             let count = cluster.nodes[0].run(&format!("GET {key}"));
             (count != Reply::NullBulk && count != Reply::Bulk(b"1".to_vec())).then_some(())
@@ -266,13 +266,12 @@ fn cancelled_migration_leaves_no_trace() {
     assert!(target.split(' ').any(|range| range == "200"), "{nodes}");
 }
 
-/// The target is killed at several moments of a migration: either the source keeps everything or the target has
-/// everything.
+/// The target is killed at several moments of a migration. Afterwards either the source or the target has all keys.
 #[test]
 fn slots_stay_whole_on_source_or_target_when_target_dies() {
     for wait in [0, 5, 20, 60] {
         let mut cluster = Cluster::start(&Program::redoubt(), 3, 0);
-        // Nobody serves the target's own slots after it died.
+        // The target's own slots have no owner after its death, and the other nodes must still serve theirs.
         for node in &cluster.nodes {
             node.run("CONFIG SET cluster-require-full-coverage no").expect_ok();
         }
@@ -310,8 +309,8 @@ fn target_keeps_nothing_when_source_dies() {
     });
 }
 
-/// The bug: the source's replica kept the keys that the source had not deleted yet, because it took them for keys
-/// imported by SETSLOT.
+/// The bug: the source died before it had deleted all migrated keys. Its replica kept the remaining keys, because it
+/// took them for keys imported by SETSLOT.
 #[test]
 fn successor_deletes_migrated_keys_left_by_dead_source() {
     let mut cluster = start_cluster();

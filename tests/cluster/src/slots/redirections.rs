@@ -1,4 +1,4 @@
-//! Redirections and errors for slots that the node does not serve, or that are being migrated.
+//! Tests of redirections and errors for slots that a node does not serve or is migrating.
 
 use harness::{Cluster, Node, Program, Reply, eventually, keys_for_all_slots};
 
@@ -53,8 +53,8 @@ fn redirections_use_preferred_endpoint() {
     });
 }
 
-/// When an announced address or hostname changes, every node redirects clients to the new one at once, not only after
-/// the next ping.
+/// When an announced address or hostname changes, every node redirects clients to the new address at once, not only
+/// after the next ping.
 #[test]
 fn announcements_are_broadcast_immediately() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
@@ -94,7 +94,7 @@ fn announcements_are_broadcast_immediately() {
     }
 }
 
-/// A migrating slot: missing keys cause ASK; if some keys of a command are missing, the reply is TRYAGAIN.
+/// For a migrating slot, missing keys cause ASK. If only some keys of a command are missing, the reply is TRYAGAIN.
 #[test]
 fn migrating_slot_replies_ask_and_tryagain() {
     let cluster = Cluster::start(&Program::redoubt(), 2, 0);
@@ -170,7 +170,8 @@ fn migrate_reuses_one_connection_and_is_redirected() {
     for key in 0..20 {
         from.call_line(&migrate(&format!("{{bar}}{key}"))).expect_ok();
     }
-    // One for the keys and one for the query, and a few more if another thread inspected the counter.
+    // One connection is for the keys and one for the query. A few more are allowed, because another thread may have
+    // inspected the counter.
     let made = received(&cluster) - before;
     assert!(made <= 4, "{made} connections for 20 keys");
     assert_eq!(cluster.nodes[0].info("stats", "migrate_cached_sockets").as_deref(), Some("1"));
@@ -179,7 +180,7 @@ fn migrate_reuses_one_connection_and_is_redirected() {
     assert_eq!(replica.run(&format!("CLUSTER COUNTKEYSINSLOT {slot}")).int(), 20);
 
     cluster.nodes[1].kill();
-    // It restarts with less data than its replica, and stays master.
+    // The node restarts with less data than its replica, and stays master.
     cluster.nodes[1].add_options("--empty-master-timeout 0");
     cluster.nodes[1].launch();
     cluster.wait_until_ok();
@@ -191,7 +192,7 @@ fn migrate_reuses_one_connection_and_is_redirected() {
     assert_eq!(from.call_line(&format!("CLUSTER COUNTKEYSINSLOT {slot}")).int(), 0);
 }
 
-/// A node without any slots, and a node of a cluster with incomplete coverage.
+/// Clients get CLUSTERDOWN from a node without any slots, and from a node of a cluster with incomplete coverage.
 #[test]
 fn commands_for_unserved_slots_get_clusterdown() {
     let node = Node::start_clustered(&Program::redoubt());

@@ -1,4 +1,4 @@
-//! Reads effects: as a replica that discards its data, and from the files of an append-only folder.
+//! Reads effects of commands: as a replica that discards its data, and from the files of an append-only folder.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,10 +10,10 @@ use harness::Node;
 /// A command as its arguments.
 pub(crate) type CommandWords = Vec<String>;
 
-/// The maximum time without data in the stream.
+/// How long a read may wait for data in the stream.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection that acts as a replica.
+/// A connection that receives a master's stream like a replica.
 pub(crate) struct FakeReplica {
     link: BufReader<TcpStream>,
 }
@@ -42,7 +42,7 @@ impl FakeReplica {
         self.link.get_mut().write_all(format!("{line}\r\n").as_bytes()).expect("it is read");
     }
 
-    /// The next line that is not a keepalive newline.
+    /// Reads the next line, skipping the newlines that are sent as keepalives.
     fn read_line(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -53,7 +53,7 @@ impl FakeReplica {
         }
     }
 
-    /// Reads commands up to `end`. Leaves out `end` and commands without effects, such as PING.
+    /// Reads commands up to `end`. The result excludes `end` and commands without effects, such as PING.
     pub(crate) fn read_until(&mut self, end: &[&str]) -> Vec<CommandWords> {
         let mut effects = Vec::new();
         loop {
@@ -68,7 +68,7 @@ impl FakeReplica {
     }
 }
 
-/// Reads one command with its name in upper case; `None` at the end.
+/// Reads one command and converts its name to upper case; `None` at the end of the input.
 fn read_command(from: &mut impl BufRead) -> Option<CommandWords> {
     let number = |from: &mut dyn BufRead, kind: char| -> Option<usize> {
         let mut line = "#".to_owned();
@@ -90,7 +90,7 @@ fn read_command(from: &mut impl BufRead) -> Option<CommandWords> {
     Some(words)
 }
 
-/// All commands of the incremental files of an append-only folder, in order.
+/// Reads all commands of the incremental files in an append-only folder, in order.
 pub(crate) fn read_files(folder: &Path) -> Vec<CommandWords> {
     let files = std::fs::read_dir(folder).expect("the folder is there");
     let mut files: Vec<_> = files.map(|file| file.expect("it can be listed").path()).collect();

@@ -19,7 +19,7 @@ use harness::{Connection, Node, Reply, eventually};
 
 use crate::effects::CommandWords;
 
-/// One paragraph.
+/// A story, which is one paragraph of the text file.
 pub(crate) struct Story {
     pub(crate) text: String,
     steps: Vec<StoryStep>,

@@ -1,4 +1,4 @@
-//! Random mutations of seed files.
+//! Creates test inputs by random mutations of seed files.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub(crate) fn read_seeds(folder: &str) -> Vec<Vec<u8>> {
     files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect()
 }
 
-/// One or two concatenated seeds with up to ten random changes.
+/// Returns one or two concatenated seeds with up to ten random changes.
 pub(crate) fn mutate_seeds(random: &mut ChaCha8Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = pick_seed(random, seeds).to_vec();
     if random.random_ratio(1, 3) {

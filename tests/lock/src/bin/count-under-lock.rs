@@ -1,8 +1,8 @@
 //! One process of the counting tests: `count-under-lock ADDRESS FILE TASKS REPLICAS`.
 //!
-//! Its tasks increment the number in the file under a lock until standard input ends. It prints `+` and the new value
-//! for each successful increment, and `!` with a reason if two owners held the lock at once: the file rejected a token
-//! although this process held a valid lease.
+//! Its tasks increment the number in the file under a lock until standard input ends. The process prints `+` and the
+//! new value for each successful increment, and `!` with a reason if two owners held the lock at once: the file
+//! rejected a token although this process held a valid lease.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -27,7 +27,7 @@ fn main() -> Result<()> {
     std::thread::spawn({
         let over = over.clone();
         move || {
-            // The test is over, whatever the result.
+            // An error also means that the test is over.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             over.store(true, Ordering::Relaxed);
         }
@@ -53,7 +53,7 @@ async fn increment_until_end(locks: Locks, file: String, is_over: Arc<AtomicBool
         let guard = locks.lock("counter").acquire().await.context("acquiring")?;
         let token = guard.token();
         let read = resource.read(token)?;
-        // Long enough for other owners to interfere, if they were admitted.
+        // The pause gives other owners time to interfere, if they were admitted.
         tokio::time::sleep(Duration::from_millis(2)).await;
         let written = match read {
             Ok(value) if guard.is_held() => resource.write(token, value + 1)?,
@@ -73,7 +73,7 @@ async fn increment_until_end(locks: Locks, file: String, is_over: Arc<AtomicBool
     Ok(())
 }
 
-/// Prints a line in a single write, as this process may be killed.
+/// Prints a line in a single write, because this process may be killed at any time.
 fn print_line(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes())?;

@@ -12,7 +12,7 @@ use harness::{
 
 const FSYNC_ALWAYS: &str =
     "--save  --appendonly yes --appendfsync always --rdbcompression no --enable-debug-command yes";
-/// A file size limit in bytes: a new base file exceeds it, an increment does not.
+/// A file size limit in bytes that a new base file exceeds and an increment does not.
 const FILE_SIZE_LIMIT: &str = "4000000";
 const ROUND_COUNT: usize = 3;
 
@@ -24,8 +24,8 @@ fn limit_file_size(node: &Node, bytes: &str) {
     assert!(set.expect("prlimit is part of util-linux").success());
 }
 
-/// Each failing rewrite switches the writer to a new increment and then fails. The next rewrite may start just before
-/// the writer has switched.
+/// Each rewrite switches the writer to a new increment and then fails. The next rewrite may start just before the
+/// writer has switched.
 #[test]
 fn consecutive_failed_rewrites_lose_no_acknowledged_writes() {
     let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
@@ -51,7 +51,7 @@ fn consecutive_failed_rewrites_lose_no_acknowledged_writes() {
     }
 }
 
-/// The failed shutdown has already flushed and synced the AOF. The server continues and must still append to it.
+/// The failed shutdown has already flushed and synced the AOF, but the server continues and must still append to it.
 #[test]
 fn aof_is_still_written_after_a_failed_shutdown() {
     let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);

@@ -112,7 +112,7 @@ fn resp_base_has_all_data_and_redis_loads_it() {
     for line in ["XPENDING stream group", "XINFO GROUPS stream", "XINFO GROUPS empty", "XLEN empty"] {
         assert_eq!(theirs.run(line), ours.run(line), "{line}");
     }
-    // Redoubt must also load the base that Redis rewrites from it.
+    // Redis rewrites the base that it loaded from Redoubt, and Redoubt must load the new base.
     theirs.run("SET from redis").expect_ok();
     theirs.run("BGREWRITEAOF");
     eventually("the rewrite ends", || {
@@ -202,13 +202,13 @@ fn check_aof_truncates_to_a_timestamp() {
     theirs.launch();
     for node in [&node, &theirs] {
         wait_until_loaded(node);
-        // Both writes may have happened within the first second.
+        // Both writes may have happened within the first second, so either state is right.
         assert!(["early", "late"].contains(&node.run("GET key").text().as_str()));
     }
     assert_eq!(node.run("GET key"), theirs.run("GET key"));
 }
 
-/// A crash point: its description, the files to add to the directory, the manifest, and the number of keys expected.
+/// A state that a crash can leave: its description, the files to add, the manifest, and the expected number of keys.
 type CrashPoint<'a> = (&'a str, Vec<(&'a str, &'a [u8])>, String, i64);
 
 /// The crash points of a rewrite that replaces the base and increment `names`; `old` is the manifest before the
@@ -245,7 +245,7 @@ fn rewrite_crash_points<'a>(names: &[String], old: &str, base: &'a [u8]) -> [Cra
     ]
 }
 
-/// Recreates the directory as a crash at each step of a rewrite leaves it.
+/// The test recreates the directory as a crash at each step of a rewrite leaves it.
 #[test]
 fn no_data_is_lost_by_a_crash_at_any_step_of_a_rewrite() {
     let mut node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --appendfsync always"));
@@ -294,7 +294,7 @@ fn no_data_is_lost_by_a_crash_at_any_step_of_a_rewrite() {
     assert!(node.log().contains("No such file"), "{}", node.log());
 }
 
-/// Before Redis 7 the AOF was a single file, with or without an RDB preamble.
+/// Before Redis 7 the AOF was a single file, with or without an RDB preamble. It must become the base.
 #[test]
 fn single_file_of_an_old_version_becomes_the_base() {
     let commands = "*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$1\r\n2\r\n";
@@ -358,7 +358,7 @@ fn limit_file_size(node: &Node, bytes: &str) {
     assert!(set.expect("prlimit is part of util-linux").success());
 }
 
-/// Lets the disk be full while the base, the manifest or the next increment is written. Whichever write fails, the old
+/// The disk fills up while the base, the manifest or the next increment is written. Whichever write fails, the old
 /// files must still hold the data, both after a kill and after space is freed.
 #[test]
 fn no_data_is_lost_when_the_disk_fills_at_any_point_of_a_rewrite() {
@@ -431,7 +431,7 @@ fn old_single_file_is_migrated_and_appended_to() {
     }
 }
 
-/// Simulates a lost increment by a gap between the offsets of two increments.
+/// The offsets of two increments leave a gap, as if the increment between them were lost.
 #[test]
 fn gap_between_increments_prevents_startup() {
     let mut node = Node::start(&Program::redoubt(), "--save  --appendonly yes --appendfsync always");

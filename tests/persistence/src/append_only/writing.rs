@@ -38,7 +38,7 @@ fn wait_for_rewrite(node: &Node, before: u64) {
     assert_eq!(node.info("persistence", "aof_last_bgrewrite_status").as_deref(), Some("ok"));
 }
 
-/// Kills the server `rounds` times at a random moment, in half of the rounds during a rewrite.
+/// Kills the server at a random moment in each of `rounds` rounds, in half of them during a rewrite.
 fn kill_repeatedly_under_load(rounds: u64) {
     let mut random = ChaCha8Rng::seed_from_u64(rounds);
     let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
@@ -49,7 +49,7 @@ fn kill_repeatedly_under_load(rounds: u64) {
             node.run("BGREWRITEAOF");
             counters.wait_for(random.random_range(0..2000));
         }
-        // Lets the kill fall between two replies.
+        // A random pause lets the kill fall between two replies.
         std::thread::sleep(Duration::from_micros(random.random_range(0..3000)));
         node.kill();
         let acknowledged = counters.stop();
@@ -152,7 +152,7 @@ fn aof_can_be_switched_on_and_off_while_clients_write() {
     assert_counters_kept(&node, &acknowledged, "switched on");
 }
 
-/// `appenddirname` is a regular file, so the AOF cannot be created there.
+/// A regular file is in the place of `appenddirname`, so the AOF cannot be created there.
 #[test]
 fn config_set_changes_nothing_if_the_aof_cannot_be_created() {
     let options = "--save  --appendonly no --appenddirname blocked --enable-protected-configs yes";
@@ -189,7 +189,7 @@ fn config_set_changes_nothing_if_the_aof_cannot_be_created() {
     wait_for_rewrite(&node, 0);
 }
 
-/// The log lines are Valkey's, because tools search for them.
+/// The refusal is logged in Valkey's words, because tools search for them.
 #[test]
 fn shutdown_is_refused_while_the_first_base_is_written() {
     let options = "--save  --appendonly no --rdb-key-save-delay 50000 --enable-debug-command yes";
@@ -211,7 +211,7 @@ fn shutdown_is_refused_while_the_first_base_is_written() {
     assert!(node.log().contains("Writing initial AOF. Exit anyway."), "{}", node.log());
 }
 
-/// The AOF was just switched on. Until its first base is complete, its increments cannot be loaded.
+/// After the AOF was switched on, its increments cannot be loaded until the first base is complete.
 #[test]
 fn shutdown_succeeds_once_the_first_base_is_written() {
     for round in 0..5 {
@@ -298,7 +298,7 @@ fn killed_replica_resumes_from_its_aof_by_partial_resync() {
     assert_eq!(master.info("stats", "sync_full"), full, "the replica must resume by a partial resync");
 }
 
-/// Moves one AOF directory from Redoubt to Redis and back.
+/// An AOF directory is moved from Redoubt to Redis and back.
 #[test]
 fn redis_and_redoubt_load_each_others_aof() {
     let options = "--save  --appendonly yes";
@@ -455,7 +455,7 @@ fn replaced_files_stay_while_garbage_collection_is_disabled() {
     assert_eq!((history(), count()), (0, 3));
 }
 
-/// The values that the script of the next test writes.
+/// The values that the script in `scripts_direct_writes_to_the_file_or_to_replicas` writes.
 fn directed_values(node: &Node) -> String {
     let mut connection = node.connect();
     let keys = ["file", "replicas", "none", "text", "plain"];
@@ -465,8 +465,8 @@ fn directed_values(node: &Node) -> String {
     format!("{values:?}")
 }
 
-/// The replica and a restart see what `redis.set_repl` directed to them. Offsets stay right, so that a replica continues
-/// after a restart of its master, even one by a kill.
+/// The script directs writes with `redis.set_repl`, and a replica and a restarted server must each have the right ones.
+/// Offsets must stay right, so that a replica continues after its master restarts, even after a kill.
 #[test]
 fn scripts_direct_writes_to_the_file_or_to_replicas() {
     let mut master = Node::start(&Program::redoubt(), FSYNC_ALWAYS);

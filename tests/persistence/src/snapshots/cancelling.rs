@@ -2,7 +2,7 @@
 
 use harness::{Node, Program, eventually};
 
-/// Saving takes two seconds per key, so no save finishes during a test.
+/// The options make saving take two seconds per key, so no save finishes during a test.
 const SLOW_SAVE: &str = "--rdb-key-save-delay 2000000 --enable-debug-command yes";
 
 fn persistence_field(node: &Node, field: &str) -> String {
@@ -15,7 +15,7 @@ fn wait_for_field(node: &Node, field: &str, expected: &str) {
     });
 }
 
-/// FLUSHALL deletes the data that the save would write.
+/// FLUSHALL cancels the save because it deletes the data that the save would write.
 #[test]
 fn flushall_cancels_a_background_save() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {

@@ -9,7 +9,7 @@ use harness::{Node, Program, Reply, eventually};
 
 const SERVER_OPTIONS: &str = "--enable-debug-command yes --appendonly no --save ";
 
-/// The server reads the file from a pipe, so the test controls the speed of the load.
+/// The server reads the file from a pipe, so that the test controls the speed of loading.
 #[test]
 fn loading_reports_progress() {
     let first = Node::start(&Program::redoubt(), SERVER_OPTIONS);
@@ -78,7 +78,7 @@ fn loading_a_huge_hash_does_not_hold_it_twice() {
     }
     let digest = node.run("DEBUG DIGEST");
     node.run("SAVE").expect_ok();
-    // Loads the hash at start, and in a replica during synchronisation.
+    // The hash is loaded both at start and by a replica during synchronisation.
     let replica = Node::start(&Program::redoubt(), SERVER_OPTIONS);
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", node.port)).expect_ok();
     eventually("the replica has it", || {

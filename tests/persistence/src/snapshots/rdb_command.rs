@@ -121,7 +121,7 @@ fn memory_report_matches_the_servers_memory_use() {
     assert!(ok && output.contains("total,") && !output.contains("session:*"), "{output}");
 }
 
-/// The file is larger than the memory limit, and so is one value in it.
+/// Both the file and one value in it are larger than the memory limit of the command.
 #[test]
 fn memory_use_does_not_grow_with_the_file() {
     let node = Node::start(&Program::redoubt(), "--save  --rdbcompression no --enable-debug-command yes");

@@ -73,7 +73,7 @@ fn failed_save_stops_writes_and_keeps_the_old_file() {
     node.run("SAVE").expect_ok();
     let file = node.folder().join("dump.rdb");
     let old = fs::read(&file).expect("the file was saved");
-    // A rename over a non-empty directory fails.
+    // The save fails because a non-empty directory has the file's name.
     let moved = node.folder().join("old.rdb");
     fs::rename(&file, &moved).expect("it can be moved");
     fs::create_dir_all(file.join("in-the-way")).expect("a folder");
@@ -122,7 +122,7 @@ fn server_that_fails_to_load_serves_no_clients() {
     let file = node.folder().join("dump.rdb");
     let mut bytes = fs::read(&file).expect("the file was saved");
     let last = bytes.len() - 9;
-    // This byte is the end marker, so all data before it is loaded.
+    // The changed byte is the end marker, so all data before it is loaded before the error.
     bytes[last] ^= 0xFF;
     fs::write(&file, bytes).expect("it can be written");
     for _ in 0..10 {

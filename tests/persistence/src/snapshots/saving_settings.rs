@@ -75,7 +75,7 @@ fn writes_continue_after_a_failed_save_if_configured() {
     node.run("SET a 4").expect_ok();
 }
 
-/// A replica without persistence must not keep the RDB file of a full resync either.
+/// With `rdb-del-sync-files`, a replica without persistence must not keep the RDB file of a full resync.
 #[test]
 fn sync_files_are_deleted_without_persistence() {
     let master =
@@ -107,7 +107,7 @@ fn sync_files_are_deleted_without_persistence() {
 #[test]
 fn broken_payloads_are_refused_whatever_the_sanitize_option() {
     let node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
-    // A listpack whose header claims more bytes than it has.
+    // This listpack's header claims more bytes than the listpack has.
     let body = b"\x10\x0b\xff\x00\x00\x00\x02\x00\x81a\x02\x01\x01\xff";
     let mut payload = [&body[..], &10u16.to_le_bytes()].concat();
     payload.extend_from_slice(&crc64(&payload).to_le_bytes());
@@ -117,7 +117,7 @@ fn broken_payloads_are_refused_whatever_the_sanitize_option() {
         let reply = connection.try_call(&[&b"RESTORE"[..], b"key", b"0", &payload]).expect("it is answered");
         assert!(matches!(&reply, Reply::Error(text) if text == "ERR Bad data format"), "{reply:?}");
     }
-    // A listpack whose header claims three items; it has two.
+    // This listpack's header claims three items, but the listpack has two.
     let body = b"\x10\x0d\x0d\x00\x00\x00\x03\x00\x81a\x02\x81b\x02\xff";
     let mut payload = [&body[..], &10u16.to_le_bytes()].concat();
     payload.extend_from_slice(&crc64(&payload).to_le_bytes());
@@ -129,7 +129,7 @@ fn broken_payloads_are_refused_whatever_the_sanitize_option() {
         assert_eq!(reply == Reply::Simple("OK".to_owned()), is_accepted, "{value}: {reply:?}");
     }
     assert!(node.log().contains("Hash listpack integrity check failed."), "{}", node.log());
-    // A payload of a future RDB version.
+    // The payload has an RDB version from the future.
     let mut payload = [&b"\x00\x01a"[..], &79u16.to_le_bytes()].concat();
     payload.extend_from_slice(&crc64(&payload).to_le_bytes());
     for (value, is_accepted) in [("strict", false), ("relaxed", true)] {
@@ -140,7 +140,7 @@ fn broken_payloads_are_refused_whatever_the_sanitize_option() {
     }
 }
 
-/// Bitwise CRC-64, the checksum of DUMP payloads.
+/// Computes CRC-64, the checksum of DUMP payloads, bit by bit.
 fn crc64(bytes: &[u8]) -> u64 {
     const POLYNOMIAL: u64 = 0x95AC_9329_AC4B_C9B5;
     let mut crc = 0;

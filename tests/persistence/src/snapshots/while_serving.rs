@@ -1,5 +1,5 @@
-//! Tests of snapshots under load: they are consistent, concurrent resyncs share one, and a failed save changes nothing
-//! else.
+//! Tests of snapshots under load: they are consistent, concurrent resyncs share one snapshot, and a failed save has no
+//! other effect.
 
 use std::fs;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ fn concurrent_full_resyncs_share_a_snapshot() {
         replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     }
     let load = BackgroundLoad::start(&master, 5000);
-    // A BGSAVE at the same time takes its own snapshot.
+    // A BGSAVE that runs at the same time takes a separate snapshot.
     eventually("all replicas are connected", || {
         (info_field(&master, "replication", "connected_slaves") == "3").then_some(())
     });
@@ -148,7 +148,8 @@ fn concurrent_full_resyncs_share_a_snapshot() {
     assert_eq!(info_field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
 }
 
-/// Each replica connects after the previous one's snapshot has started, during a BGSAVE, so no snapshot can be shared.
+/// Each replica connects after the previous replica's snapshot has started, during a BGSAVE, so no snapshot can be
+/// shared.
 #[test]
 fn successive_full_resyncs_during_a_save_all_succeed() {
     let master = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save  --rdbcompression no"));
@@ -188,7 +189,7 @@ fn unfinished_file_count(node: &Node) -> usize {
     files.filter(|entry| entry.file_name().to_string_lossy().starts_with("temp-")).count()
 }
 
-/// With a full disk, the write fails in the middle of the file.
+/// The disk becomes full in the middle of the RDB file.
 #[test]
 fn full_disk_keeps_the_old_file_and_stops_writes() {
     let node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save 3600 1000000"));

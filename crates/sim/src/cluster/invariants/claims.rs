@@ -47,7 +47,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Returns whether two hosts can communicate and would do so.
+    /// Returns whether two hosts can communicate and know each other as members.
     fn can_exchange_claims(&self, one: usize, other: usize) -> bool {
         let knows = |one: usize, other: usize| {
             let node = self.gossip(one).node(self.gossip(other).id());

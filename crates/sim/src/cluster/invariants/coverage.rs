@@ -5,7 +5,7 @@ use slot_routing::{Epoch, NodeId, Role, Slot};
 
 use crate::cluster::{ClusterHost, ClusterWorld};
 
-/// Returns the first disagreement.
+/// Returns a description of the first disagreement, or `None` if all nodes agree.
 pub(in crate::cluster) fn disagreement(world: &ClusterWorld) -> Option<String> {
     let ClusterWorld { hosts, sample_slots, .. } = world;
     for &slot in sample_slots {
@@ -51,10 +51,10 @@ pub(in crate::cluster) fn disagreement(world: &ClusterWorld) -> Option<String> {
     None
 }
 
-/// The cluster in a node's view.
+/// The roles and slot owners in a node's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ClusterView {
-    /// A master's epoch, or a replica's master.
+    /// The known nodes, each with a master's epoch or a replica's master.
     nodes: Vec<(NodeId, Result<Epoch, Option<NodeId>>)>,
     owners: Vec<Option<NodeId>>,
     doubtful_nodes: usize,

@@ -26,7 +26,7 @@ impl Invariant<ClusterObservation<'_>> for Epochs {
                 self.current.remove(id);
                 Ok(())
             }
-            // A node without slots makes no claim.
+            // A node that was reset has no slots and claims no epoch.
             ClusterObservation::Reset { id } => {
                 self.claimed.remove(id);
                 Ok(())

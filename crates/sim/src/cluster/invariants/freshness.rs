@@ -19,7 +19,7 @@ use crate::cluster::{ClusterWorld, NODE_TIMEOUT};
 const MAX_SILENCE: Duration = Duration::from_millis(3 * NODE_TIMEOUT.as_millis() as u64);
 
 impl ClusterWorld {
-    /// Checks a machine's decision to stand for election at the time of the decision.
+    /// Checks a machine's decision to stand for election when the machine makes it.
     pub(in crate::cluster) fn watch_candidacy(&mut self, host: usize, out: &[ClusterAction]) {
         for action in out {
             match action {
@@ -49,7 +49,7 @@ impl ClusterWorld {
                 }
                 ClusterAction::Log(ClusterEvent::Election(ElectionEvent::Won(epoch))) => {
                     let gossip = self.gossip(host);
-                    // The state before it was promoted, since the old master may have voted for it.
+                    // Use the masters from before the promotion, because the old master may have voted for the winner.
                     let (winner, failed_master) = (gossip.id(), self.hosts[host].failed_master);
                     let voters = voters(gossip).filter(|id| *id != winner).chain(failed_master).collect();
                     let agreed = self.takeovers.record_election(winner);
@@ -80,8 +80,8 @@ impl ClusterWorld {
         let mut pending_inputs = None;
         for node in gossip.nodes().filter(sibling) {
             let received_headers = self.hosts[host].received_headers.get(&node.id);
-            // Packets from before the sibling followed this master say nothing about this master's
-            // data, and a packet that arrives now may be later than the decision.
+            // Packets from before the sibling followed this master say nothing about this master's data. A packet that
+            // arrives now may have arrived after the decision.
             let now = self.simulation.now;
             let of_master = received_headers.filter(|received_headers| {
                 received_headers.header.replica_of == master && received_headers.at < now

@@ -1,12 +1,12 @@
 //! A key that MIGRATE deleted from its source exists at the target.
 //!
-//! A target that has died or become a replica since may have lost it.
+//! A target that has died or become a replica since then is exempt, because it may have lost the key.
 
 use crate::InvariantName;
 use crate::cluster::ClusterWorld;
 
 impl ClusterWorld {
-    /// Checks a key that was released.
+    /// Checks that the target has a key that the source has just deleted.
     pub(in crate::cluster) fn check_moved_key(&mut self, number: u64, name: &[u8]) {
         let Some(it) = self.endpoints_of_key_migration(number) else { return };
         let slot = it.slot.number();

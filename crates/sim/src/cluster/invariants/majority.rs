@@ -10,7 +10,7 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct Majority {
-    /// The voters by candidate and epoch.
+    /// The voters of each candidate in each epoch.
     votes: BTreeMap<(NodeId, Epoch), BTreeSet<NodeId>>,
 }
 

@@ -14,7 +14,7 @@ const MAX_ISOLATED_WRITE_TIME: Duration = Duration::from_millis(2 * NODE_TIMEOUT
 impl ClusterWorld {
     pub(in crate::cluster) fn check_reach(&mut self, host: usize) {
         let (now, looked_at) = (self.simulation.now, &self.hosts[host]);
-        // The latest decision is about to be published.
+        // The machine has decided already, and the decision is about to be published.
         if looked_at.publishing.is_some() {
             return;
         }

@@ -11,7 +11,7 @@ use slot_routing::{Epoch, NodeId, Ownership, Role, SLOT_COUNT, Slot};
 use super::ClusterObservation;
 use crate::invariant::{Invariant, SetOnce};
 
-/// Checks every so many slots; enough to include slots of every master and migrated slots.
+/// Only one slot in this many is checked, which still includes slots of every master and migrated slots.
 const CHECKED_SLOT_STEP: usize = SLOT_COUNT / 60;
 
 #[derive(Debug, Default)]

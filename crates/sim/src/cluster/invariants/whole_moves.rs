@@ -1,14 +1,14 @@
-//! A node that claims atomically migrated slots has all writes acknowledged by their previous
-//! owner, even if either node was frozen.
+//! A node that claims atomically migrated slots has all writes that their previous owner acknowledged, even if either
+//! node was frozen.
 //!
-//! Sources that were replaced or died since are exempt.
+//! Sources that were replaced or died during the migration are exempt.
 
 use crate::InvariantName;
 use crate::cluster::ClusterWorld;
 use crate::cluster::whole_moves::SOURCE;
 
 impl ClusterWorld {
-    /// Checks a migration whose slots are being claimed.
+    /// Checks a migration when its target claims the slots.
     pub(in crate::cluster) fn check_moved(&mut self, number: u64) {
         let Some(one) = self.whole_moves.get(&number) else { return };
         let [source, target] = one.hosts;

@@ -19,11 +19,11 @@ type Copy = (usize, usize, ReplId);
 
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// The highest offset that each copy ever had.
+    /// The highest offset that each copy has ever had in memory.
     highest_offsets: BTreeMap<Copy, ReplOffset>,
-    /// The highest offset that each copy ever had on disk.
+    /// The highest offset that each copy has ever had on disk.
     synced: BTreeMap<Copy, ReplOffset>,
-    /// The number of restarts of each process.
+    /// How often each process has restarted.
     incarnations: BTreeMap<usize, usize>,
 }
 

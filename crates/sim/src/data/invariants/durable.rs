@@ -10,7 +10,7 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct Durable {
-    /// The log end of the last such write on each master.
+    /// For each master, the log end of its last write acknowledged under `always`.
     acknowledged: BTreeMap<usize, ReplOffset>,
 }
 

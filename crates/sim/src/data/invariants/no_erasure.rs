@@ -15,11 +15,11 @@ use crate::invariant::Invariant;
 pub(super) struct NoErasure {
     /// Masters that acknowledged writes in their current incarnation.
     written: BTreeSet<usize>,
-    /// The number of restarts of each process.
+    /// How often each process has restarted.
     incarnations: BTreeMap<usize, usize>,
     /// For each replica, the master and incarnation to which it last acknowledged data.
     copies: BTreeMap<usize, (usize, usize)>,
-    /// The latest history of each process.
+    /// The latest replication id of each process.
     histories: BTreeMap<usize, ReplId>,
     /// Masters that returned empty and have not been replicas since, with the history they lost. A
     /// snapshot of that history may still be in flight.
@@ -81,7 +81,7 @@ impl Invariant<DataObservation<'_>> for NoErasure {
 }
 
 impl NoErasure {
-    /// Checks a snapshot that begins to replace data.
+    /// Checks a snapshot that begins to replace a replica's data.
     fn check_replaced(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let host = seen.host;
         // The log is closed but not restarted, so its offset still shows the extent of the old

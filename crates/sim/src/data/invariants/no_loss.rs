@@ -14,9 +14,9 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct NoLoss {
-    /// Acknowledged writes of each master since it became one, by their end in the log.
+    /// The writes that each master has acknowledged since its promotion, by their end in the log.
     acknowledged: BTreeMap<usize, BTreeMap<ReplOffset, (Key, u64)>>,
-    /// The writes among them that reached each replica.
+    /// The acknowledged writes that reached each replica.
     replicated_writes: BTreeMap<usize, ReplicatedWrites>,
 }
 

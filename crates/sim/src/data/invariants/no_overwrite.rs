@@ -1,6 +1,6 @@
-//! An acknowledged write stays until its master changes it or is no longer master.
+//! An acknowledged write stays until its master changes the key or is no longer a master.
 //!
-//! The stream of an old master that is still being applied would overwrite it.
+//! If a promoted node still applied the stream of its old master, that stream would overwrite the write.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct NoOverwrite {
-    /// The latest acknowledged write of each key, by master.
+    /// The latest acknowledged write of each key on each master.
     acknowledged: BTreeMap<usize, BTreeMap<Key, u64>>,
 }
 

@@ -9,8 +9,8 @@ use slot_routing::ReplOffset;
 use super::{DataChange, DataObservation};
 use crate::invariant::{Invariant, SetOnce};
 
-/// Only one offset in this many is checked, the same ones for each process; differences persist, so
-/// they are still found.
+/// Only every 128th offset is checked. All processes are checked at the same offsets, and a difference persists, so it
+/// is still found.
 const CHECK_INTERVAL: u64 = 128;
 
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct ReplicaDataEquality {
 impl Invariant<DataObservation<'_>> for ReplicaDataEquality {
     fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let store = seen.store;
-        // Data and log differ briefly within a segment or command.
+        // Data and log differ briefly while a segment or a command is executed.
         if seen.change != DataChange::Consistent || !store.log.is_open() || !store.can_snapshot() {
             return Ok(());
         }

@@ -9,7 +9,7 @@ use sentinel::Sentinel;
 use crate::sentinels::MASTER;
 use crate::sentinels::server::Server;
 
-/// Returns the first disagreement. Each server comes with its sync state.
+/// Returns a description of the first disagreement, or `None`. Each server comes with its sync state.
 pub(in crate::sentinels) fn disagreement<'a>(
     sentinels: impl Iterator<Item = &'a Sentinel>,
     servers: &[(&Server, bool)],

@@ -1,9 +1,8 @@
-//! Nothing is promoted without votes of a majority and, for automatic failovers, without the
-//! quorum: no sentinel considers a master objectively down unless the quorum has considered it
-//! subjectively down.
+//! Nothing is promoted without votes of a majority and, for automatic failovers, without the quorum: no sentinel
+//! considers a master objectively down unless the quorum has considered it subjectively down.
 //!
-//! The majority is of the sentinels that the leader knew at its election; a sentinel that lost its
-//! disk returns as a new one and may appear during a failover.
+//! The majority is counted among the sentinels that the leader knew at its election. A sentinel that lost its disk
+//! returns as a new sentinel and may appear during a failover.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,17 +14,17 @@ use crate::sentinels::MASTER;
 
 #[derive(Debug, Default)]
 pub(super) struct Authority {
-    /// The voters by term and candidate.
+    /// The voters of each candidate in each term.
     votes: BTreeMap<(u64, u64), BTreeSet<String>>,
-    /// The number of sentinels that a leader knew at its election.
+    /// The number of sentinels that each leader knew at its election, by term and leader.
     known_sentinels: BTreeMap<(u64, u64), usize>,
     /// Sentinels that have considered the master objectively down since their last configuration
     /// change.
     down_since_change: BTreeMap<String, u64>,
     quorum: usize,
-    /// The sentinels that consider an address objectively down now.
+    /// The sentinels that now consider a master objectively down, with its address.
     objectively_down: BTreeMap<String, Addr>,
-    /// The sentinels that have considered an address down. Their reports may arrive much later.
+    /// The sentinels that have ever considered an address down. Their reports may arrive much later.
     suspects: BTreeMap<Addr, BTreeSet<String>>,
 }
 

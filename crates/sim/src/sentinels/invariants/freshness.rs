@@ -1,9 +1,9 @@
-//! The replica selected by a leader is not behind another eligible one.
+//! The replica selected by a leader is not behind another eligible replica.
 //!
-//! What counts is the latest INFO reply of each replica at the leader. Another replica may be ahead
-//! but ineligible: the leader could not communicate with it for a while, it has sent no INFO, or it
-//! follows another server or lost its master long ago. The master being replaced is never eligible,
-//! even if it reports or reported the role of a replica.
+//! The comparison uses the latest INFO reply of each replica at the leader. Another replica may be ahead but
+//! ineligible: the leader could not communicate with it for a while, it has sent no INFO, or it follows another server
+//! or lost its master long ago. The master being replaced is never eligible, even if it reports or reported the role of
+//! a replica.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::InvariantName;
 use crate::sentinels::SentinelWorld;
 use crate::sentinels::server::ReplicaInfo;
 
-/// A replica without contact for this long may be considered down, now or still.
+/// A replica without contact for this long may be considered down.
 const MIN_CONTACT: Duration = Duration::from_secs(3);
-/// Replicas send INFO every second while their master is down.
+/// The maximum age of an INFO reply: replicas send INFO every second while their master is down.
 const MAX_INFO_AGE: Duration = Duration::from_millis(1500);
 const ORPHANED_SECS: u64 = 5;
 
 impl SentinelWorld {
-    /// `text` is the selection event; it contains the address of the selected replica in place of
-    /// `replaced`.
+    /// Checks a selection. `text` is the selection event, which contains the address of the selected replica;
+    /// `replaced` is the old master.
     pub(in crate::sentinels) fn check_choice(&mut self, leader: usize, replaced: Option<&Addr>, text: &str) {
         let Some(sentinel) = self.sentinels.get(leader) else { return };
         let named = |host: &usize| text.contains(&format!("{}:", self.ips[*host]));
         let Some(chosen) = (0..self.ips.len()).find(named) else { return };
-        // The server may have last reported as a master and have become a replica since.
+        // Without a reply as a replica there is nothing to compare: the server may have last reported as a master.
         let Some(best) = sentinel.last_info.get(&chosen) else { return };
         let fit = |host: usize, told: &ReplicaInfo| {
             self.simulation.contact_duration(leader, host) > MIN_CONTACT

@@ -19,7 +19,7 @@ use rustls::pki_types::pem::PemObject;
 pub(crate) struct ConnectionOptions {
     pub(crate) user: Option<(&'static str, &'static str)>,
     pub(crate) tls_connector: bool,
-    /// Commands may block, so there is no reply timeout.
+    /// Whether commands may block, which disables the reply timeout.
     pub(crate) blocking: bool,
 }
 
@@ -77,7 +77,7 @@ pub(crate) async fn connect_client(
     Ok(client)
 }
 
-/// A client that resubscribes after a reconnect.
+/// Creates a client that resubscribes after a reconnect.
 pub(crate) async fn connect_subscriber(attempt: &FeatureAttempt) -> Result<SubscriberClient, Error> {
     let client = client_builder(attempt, &ConnectionOptions::default()).build_subscriber_client()?;
     client.init().await?;

@@ -54,7 +54,7 @@ async fn test_feature(attempt: &FeatureAttempt, feature: Feature) -> FeatureResu
         Feature::Acl => test_acl(attempt).await,
         Feature::Tls => test_tls(attempt, client).await,
     };
-    // An error on closing does not matter.
+    // An error on closing does not affect the result.
     let _ = client.quit().await;
     outcome
 }
@@ -91,7 +91,7 @@ async fn write_all(client: &Client, keys: &[String], value: &str) -> Result<(), 
     Ok(())
 }
 
-/// Another client changes the watched key; then the same transaction is repeated without interference.
+/// A transaction is aborted when another client changes the watched key, and succeeds when it is repeated undisturbed.
 async fn test_transactions(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
     let key = &test_key("watched");
     set_key(client, key, "old").await?;
@@ -164,7 +164,7 @@ async fn publish_and_receive(
     Ok(None)
 }
 
-/// The library reports invalidated keys; the cache itself is up to the application.
+/// The library only reports invalidated keys; storing cached values is up to the application.
 async fn test_caching(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
     if attempt.protocol == 2 {
         return Ok(Some("not offered: only with RESP3"));
@@ -275,7 +275,7 @@ async fn test_replicas(attempt: &FeatureAttempt, client: &Client) -> FeatureResu
     Ok(None)
 }
 
-/// The servers list a replica only after its first sync, so the first attempts may fail.
+/// Reads from a replica with retries: servers list a replica only after its first sync, so first attempts may fail.
 async fn read_replica_until(client: &Client, key: &str, expected: &str) -> FeatureResult {
     let began = Instant::now();
     loop {

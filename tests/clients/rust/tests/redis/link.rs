@@ -28,9 +28,9 @@ pub(crate) struct ConnectionOptions {
     pub(crate) tls: bool,
     pub(crate) replicas: bool,
     pub(crate) cache: bool,
-    /// Commands may block, so there is no reply timeout.
+    /// Whether commands may block, which disables the reply timeout.
     pub(crate) blocking: bool,
-    /// The receiver of RESP3 push messages.
+    /// The channel to which RESP3 push messages are sent.
     pub(crate) pushes: Option<UnboundedSender<PushInfo>>,
 }
 
@@ -42,7 +42,7 @@ impl ConnectionOptions {
 
 pub(crate) enum TestConnection {
     Standalone(Box<ConnectionManager>),
-    /// The crate does not query the sentinels again when the connection breaks, so the test does.
+    /// The crate does not query the sentinels again when a connection breaks, so this test does.
     Sentinel(Box<SentinelClient>, Box<AsyncConnectionConfig>, Option<MultiplexedConnection>),
     Cluster(ClusterConnection),
 }
@@ -129,7 +129,7 @@ impl TestConnection {
         }
     }
 
-    /// The connection to the master named by the sentinels.
+    /// Returns a connection to the master that the sentinels name.
     pub(crate) async fn current_master(&mut self) -> RedisResult<MultiplexedConnection> {
         let Self::Sentinel(client, config, connection) = self else { panic!("only with sentinels") };
         if connection.is_none() {
@@ -173,7 +173,7 @@ impl TestConnection {
         }
     }
 
-    /// The number of reads from the client-side cache.
+    /// The number of reads served from the client-side cache.
     pub(crate) fn cache_hits(&self) -> usize {
         let statistics = match self {
             Self::Standalone(connection) => connection.get_cache_statistics(),
@@ -199,7 +199,7 @@ fn server_urls(addresses: &ServerAddresses, tls: bool) -> Vec<String> {
     ports.iter().map(|port| format!("{scheme}://{LOCAL_HOST}:{port}")).collect()
 }
 
-/// A client of the standalone server.
+/// Creates a client of the standalone server.
 pub(crate) fn standalone_client(
     attempt: &FeatureAttempt,
     options: &ConnectionOptions,
@@ -219,7 +219,7 @@ pub(crate) fn standalone_client(
     }
 }
 
-/// A client of a server that the sentinels name.
+/// Creates a client that asks the sentinels for a server.
 pub(crate) fn sentinel_client(
     attempt: &FeatureAttempt,
     options: &ConnectionOptions,

@@ -31,9 +31,9 @@ pub(crate) struct ChannelListener {
 }
 
 enum MessageSource {
-    /// Messages arrive as pushes on a normal connection, which must stay alive.
+    /// Messages arrive as RESP3 pushes on a normal connection, which must be kept open.
     Pushes { _link: TestConnection, pushes: UnboundedReceiver<PushInfo> },
-    /// A dedicated connection for pub/sub.
+    /// Messages arrive on a dedicated pub/sub connection.
     Stream(Box<PubSub>),
 }
 
@@ -98,7 +98,7 @@ impl ChannelListener {
         Ok(None)
     }
 
-    /// The next message; `None` once the connection has ended for good.
+    /// Waits for the next message; `None` once the connection has ended for good.
     async fn next_message(&mut self) -> Option<String> {
         match &mut self.source {
             MessageSource::Stream(stream) => stream.on_message().next().await?.get_payload().ok(),

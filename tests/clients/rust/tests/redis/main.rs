@@ -29,11 +29,11 @@ const BROKEN_LIMITATION: &str =
 const UNWATCHED_LIMITATION: &str =
     "fails with Redis too: the library connects anew by itself, and nothing is watched any more";
 
-/// The time limit for recovery when the server is reachable.
+/// The time limit for recovery while the server stays reachable.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(3);
 
 async fn test_feature(attempt: &FeatureAttempt, feature: Feature) -> FeatureResult {
-    // The `redis` crate does not choose a rustls provider.
+    // The `redis` crate does not choose a rustls provider, so the test must install one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let tls = feature == Feature::Tls;
     let link =
@@ -72,7 +72,7 @@ async fn write_hundred(link: &mut TestConnection, value: &str) -> RedisResult<()
     Ok(())
 }
 
-/// With the blocking connection: pipelines of the asynchronous one are limited to one slot.
+/// Uses the blocking connection, because pipelines of the asynchronous one are limited to one slot.
 async fn test_cluster_pipelines(attempt: &FeatureAttempt, link: &mut TestConnection) -> FeatureResult {
     if attempt.addresses.mode != DeploymentMode::Cluster {
         return Ok(Some("not meant: one server"));
@@ -124,7 +124,7 @@ fn write_two_hundred(connection: &mut ClusterConnection, value: &str) -> RedisRe
     Ok(())
 }
 
-/// Another client changes the watched key; then the same transaction is repeated without interference.
+/// A transaction is aborted when another client changes the watched key, and succeeds when it is repeated undisturbed.
 async fn test_transactions(attempt: &FeatureAttempt, link: &mut TestConnection) -> FeatureResult {
     let key = &test_key("watched");
     link.set(key, "old").await?;
@@ -144,8 +144,8 @@ async fn test_transactions(attempt: &FeatureAttempt, link: &mut TestConnection) 
     attempt.retry_after_kill(watch_and_replace).await?;
     link.read_until(key, "done").await?;
     check_condition(attempt.is_after_kill() || !lost, "EXEC did what WATCH was to prevent")?;
-    // In a cluster it depends on timing whether EXEC goes to the node in the library's outdated slot map, and fails, or
-    // to its successor, which knows of no WATCH.
+    // In a cluster the result depends on timing. EXEC fails if it goes to the node in the library's outdated slot map,
+    // and succeeds if it goes to the new master, which knows of no WATCH.
     let left_to_chance = attempt.is_after_kill() && attempt.addresses.mode == DeploymentMode::Cluster;
     Ok((lost || left_to_chance).then_some(UNWATCHED_LIMITATION))
 }
