@@ -30,9 +30,9 @@ pub trait CommandResolver {
 /// Why a request could not be resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResolveError {
-    /// The command does not exist.
+    /// No command has the requested name.
     NoSuchCommand,
-    /// Wrong number of arguments; holds the command's full name.
+    /// The request has the wrong number of arguments; holds the command's full name.
     Arity(String),
 }
 

@@ -1,4 +1,4 @@
-//! Commands on keys of any type.
+//! Command table rows of commands on keys of any type; the handlers are in the submodules.
 
 mod dump;
 mod expire;

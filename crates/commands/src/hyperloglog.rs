@@ -89,7 +89,7 @@ fn max_sparse_bytes(context: &Context<'_>) -> usize {
     context.engine.settings.hll_sparse_bytes.load(Ordering::Relaxed)
 }
 
-/// PFADD key [element ...]
+/// Handles `PFADD key [element ...]`.
 fn pfadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find_typed::<StringRef<'_>>(&key)?;
@@ -203,7 +203,7 @@ fn merge_sketches(context: &mut Context<'_>) -> Result<(Registers, bool), Comman
     Ok((registers, dense))
 }
 
-/// PFMERGE destination [source ...]
+/// Handles `PFMERGE destination [source ...]`.
 fn pfmerge(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (registers, dense) = merge_sketches(context)?;
     let key = context.key(1)?;

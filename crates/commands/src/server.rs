@@ -102,7 +102,7 @@ fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
 const LOLWUT_ART: &str = "\n    |>        |>\n  _ _ _      _ _ _\n |_|_|_|_  _|_|_|_|\n |  _  |_||_|  _  |\n\
                        \x20|_|_|_|_||_|_|_|_|\n\n";
 
-/// LOLWUT [VERSION number [...]]
+/// Handles `LOLWUT [VERSION number [...]]`.
 fn lolwut(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.get(1).is_some_and(|word| word.eq_ignore_ascii_case(b"version")) && context.args.len() > 2
     {

@@ -74,7 +74,7 @@ fn sort_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
     run_sort(context, StoreOption::Forbidden)
 }
 
-/// SORT key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC | DESC] [ALPHA] [STORE destination]
+/// Handles `SORT key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC | DESC] [ALPHA] [STORE destination]`.
 fn run_sort(context: &mut Context<'_>, stores: StoreOption) -> Result<(), CommandError> {
     let mut options = SortOptions::parse(context, stores)?;
     let all = load_elements(context, &mut options)?;

@@ -1,4 +1,4 @@
-//! Sorted set commands.
+//! Command table rows of the sorted set commands; the handlers are in the submodules.
 
 pub(super) mod add;
 mod bounds;

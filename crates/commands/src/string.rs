@@ -1,4 +1,4 @@
-//! String commands.
+//! Command table rows of the string commands; the handlers are in the submodules.
 
 mod counter;
 mod get;

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use resp::{Batch, ParseLimits, Parser, Request, Value, parse_value};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
-/// Appended effects: the database and the encoded commands.
+/// The effects appended to the log: for each one, the database and the encoded commands.
 type RecordedEffects = Vec<(u16, Vec<u8>)>;
 
 /// A replication log that records its input and reports a configurable number of replicas.
@@ -42,7 +42,7 @@ impl RecordingLog {
         self.1.store(count, Ordering::Relaxed);
     }
 
-    /// The recorded commands as text, each with its database.
+    /// Formats the recorded commands as text, each with its database number.
     pub(crate) fn to_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (db, commands) in self.0.lock().iter() {
@@ -58,8 +58,8 @@ impl RecordingLog {
     }
 }
 
-/// Executes the requests in `buffer` as one batch. Returns the number of executed requests, the reason for the stop,
-/// and the output.
+/// Executes the requests in `buffer` as one batch. Returns the number of executed requests, the reason why the batch
+/// stopped, and the output.
 pub(crate) fn run_buffer(
     dispatcher: Dispatcher<'_>,
     worker: &mut Worker,
@@ -84,12 +84,13 @@ pub(crate) struct Connection<'e> {
 }
 
 impl<'e> Connection<'e> {
-    /// Each connection has a thread context of its own.
+    /// Creates a connection with a thread context of its own.
     pub(crate) fn new(engine: &'e Engine, commands: &'e Commands, session: Session, now: Millis) -> Self {
         Self { session, dispatcher: commands.dispatcher(engine), worker: engine.worker(|| 0), now }
     }
 
-    /// Executes lines as one batch. Returns the number of executed lines, the reason for the stop, and the output.
+    /// Executes lines as one batch. Returns the number of executed lines, the reason why the batch stopped, and the
+    /// output.
     pub(crate) fn run(&mut self, lines: &str) -> (usize, DispatchStatus, String) {
         let Self { session, dispatcher, worker, now } = self;
         let (stopped, flow, out) = run_buffer(*dispatcher, worker, session, *now, lines.as_bytes().to_vec());
@@ -107,7 +108,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client of an empty standalone server.
+    /// Creates a client of an empty standalone server.
     pub(crate) fn new() -> Self {
         Self::from_engine(
             Engine::new(crate::for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)),
@@ -115,7 +116,7 @@ impl Client {
         )
     }
 
-    /// A client of an empty server with a recording log.
+    /// Creates a client of an empty server that records the replicated commands.
     pub(crate) fn with_recording_log() -> Self {
         let log = RecordingLog::default();
         Self::from_engine(
@@ -124,12 +125,12 @@ impl Client {
         )
     }
 
-    /// A client of a cluster node that serves all slots.
+    /// Creates a client of a cluster node that serves all slots.
     pub(crate) fn in_cluster() -> Self {
         Self::in_cluster_with(1)
     }
 
-    /// A cluster node with this number of databases (`cluster-databases`).
+    /// Creates a client of a cluster node with this number of databases (`cluster-databases`).
     pub(crate) fn in_cluster_with(databases: u16) -> Self {
         let me = NodeId::from_random([1; 20]);
         let member = Member {
@@ -169,47 +170,47 @@ impl Client {
         }
     }
 
-    /// The recorded commands as text, each with its database.
+    /// Formats the replicated commands as text, each with its database number.
     pub(crate) fn logged_commands(&self) -> Vec<String> {
         self.log.to_lines()
     }
 
-    /// Sets a password. The client is not authenticated yet.
+    /// Sets the server's password, so that this client must authenticate before further commands.
     pub(crate) fn require_password(&mut self, password: &[u8]) {
         self.engine.change_users(|users| users.set_default_password(password));
         self.session = Session::new(1, CommandOrigin::Client, false);
     }
 
-    /// The number of appends to the log.
+    /// Number of times that effects were appended to the log.
     pub(crate) fn append_count(&self) -> usize {
         self.log.0.lock().len()
     }
 
-    /// The length of the log in bytes.
+    /// Length of the log in bytes.
     pub(crate) fn log_bytes(&self) -> usize {
         self.log.0.lock().iter().map(|(_, commands)| commands.len()).sum()
     }
 
-    /// Returns the waiter of the blocked client. Later requests come from another client.
+    /// Returns the waiter of the blocked client, and makes the test's later requests come from another client.
     pub(crate) fn detach_blocked(&mut self) -> Arc<Waiter> {
         let waiter = self.session.waiter().cloned().expect("it waits");
         self.session = Session::new(self.session.id() + 1, CommandOrigin::Client, true);
         waiter
     }
 
-    /// Executes the bytes of one read.
+    /// Executes the requests that one read from the socket returned.
     fn run(&mut self, buffer: Vec<u8>) -> (DispatchStatus, Vec<u8>) {
         let Self { engine, commands, worker, session, now, .. } = self;
         let (_, flow, out) = run_buffer(commands.dispatcher(engine), worker, session, *now, buffer);
         (flow, out)
     }
 
-    /// Sends inline commands. Returns the reason for the stop and the output.
+    /// Sends inline commands. Returns the reason why the batch stopped, and the output.
     pub(crate) fn run_lines(&mut self, text: &str) -> (DispatchStatus, Vec<u8>) {
         self.run(format!("{text}\n").into_bytes())
     }
 
-    /// Sends inline commands and returns the reason for the stop.
+    /// Sends inline commands and returns the reason why the batch stopped.
     pub(crate) fn run_status(&mut self, text: &str) -> DispatchStatus {
         self.run_lines(text).0
     }
@@ -221,7 +222,7 @@ impl Client {
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// The reply to a line in the notation of [`Client::check_replies`].
+    /// Runs a line and returns the reply in the notation of [`Client::check_replies`].
     pub(crate) fn run_to_table_text(&mut self, line: &str) -> String {
         self.run_to_text(line).trim_end().replace("\r\n", "|")
     }
@@ -231,7 +232,7 @@ impl Client {
         self.call_bytes(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>())
     }
 
-    /// [`Client::call`] for binary arguments.
+    /// Does the same as [`Client::call`] for arguments that need not be UTF-8.
     pub(crate) fn call_bytes(&mut self, words: &[&[u8]]) -> Value {
         let request: Request = words.iter().collect();
         let mut buffer = Vec::new();
@@ -242,8 +243,7 @@ impl Client {
         value
     }
 
-    /// Runs a text table: a command line and its expected raw reply, with `\r
-    /// ` written as `|`.
+    /// Runs each command of a table and compares its raw reply with the expected text, in which `|` stands for CR LF.
     pub(crate) fn check_replies(&mut self, table: &[(&str, &str)]) {
         for (line, reply) in table {
             let wire = self.run_to_text(line);
@@ -252,15 +252,15 @@ impl Client {
         }
     }
 
-    /// Runs a table of commands with the keyspace events that each must send: event and key, with `@` and the database
-    /// number in between unless it is 0.
+    /// Runs each command of a table and compares the keyspace events that it sends. An event is written as its name and
+    /// key, with `@` and the database number in between unless the number is 0.
     pub(crate) fn check_events(&mut self, table: &[(&str, &str)]) {
         for (line, events) in table {
             assert_eq!(self.events_during(|client| drop(client.run_to_text(line))), *events, "{line}");
         }
     }
 
-    /// The keyspace events sent while `act` runs.
+    /// Returns the keyspace events that are sent while `act` runs.
     pub(crate) fn events_during(&mut self, act: impl FnOnce(&mut Self)) -> String {
         let settings = &self.engine.settings;
         let before = settings.notified_classes();
@@ -278,7 +278,7 @@ impl Client {
     }
 }
 
-/// The keyspace events that a subscriber has received.
+/// Returns the keyspace events that a subscriber has received.
 fn received_events(listener: &Session) -> String {
     let (mut wire, mut events) = (Vec::new(), Vec::new());
     listener.take_messages(&mut wire);

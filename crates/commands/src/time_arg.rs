@@ -21,7 +21,7 @@ pub(super) enum TimeBase {
     Epoch,
 }
 
-/// Parses an expiry as in SET: it must be positive and fit in milliseconds.
+/// Parses an expiry as SET does: the number must be positive, and the time in milliseconds must not overflow.
 pub(super) fn parse_expire(
     number: &[u8],
     unit: TimeUnit,
@@ -37,7 +37,7 @@ pub(super) fn parse_expire(
     to_absolute(number, unit, base, now).ok_or(invalid)
 }
 
-/// The absolute time `number` units after its base, or `None` on overflow.
+/// Returns the absolute time that is `number` units after its base, or `None` on overflow.
 pub(super) fn to_absolute(number: i64, unit: TimeUnit, base: TimeBase, now: Millis) -> Option<Millis> {
     let millis = match unit {
         TimeUnit::Seconds => number.checked_mul(1000)?,
@@ -59,7 +59,7 @@ pub(super) fn parse_timeout(context: &Context<'_>, index: usize) -> Result<Optio
     if millis < 0.0 {
         return Err(CommandError::text("ERR timeout is negative"));
     }
-    // The cast saturates, and the addition below then refuses the overflow.
+    // The cast saturates, and the addition below then fails because of the overflow.
     match millis as i64 {
         0 => Ok(None),
         millis => match context.now.0.checked_add(millis) {
@@ -69,7 +69,7 @@ pub(super) fn parse_timeout(context: &Context<'_>, index: usize) -> Result<Optio
     }
 }
 
-/// Parses EX, PX, EXAT or PXAT.
+/// Returns the unit and base of a time if the word is EX, PX, EXAT or PXAT.
 pub(super) fn parse_time_option(word: &[u8]) -> Option<(TimeUnit, TimeBase)> {
     match () {
         () if word.eq_ignore_ascii_case(b"ex") => Some((TimeUnit::Seconds, TimeBase::Now)),
@@ -83,19 +83,19 @@ pub(super) fn parse_time_option(word: &[u8]) -> Option<(TimeUnit, TimeBase)> {
 bitflags! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(super) struct ExpireCondition: u8 {
-        /// Only if there is no expiry yet.
+        /// The expiry changes only if the key or field has none yet.
         const NX = 1;
-        /// Only if there is an expiry.
+        /// The expiry changes only if the key or field already has one.
         const XX = 1 << 1;
-        /// Only if the new expiry is later.
+        /// The expiry changes only if the new expiry is later than the present one.
         const GT = 1 << 2;
-        /// Only if the new expiry is earlier.
+        /// The expiry changes only if the new expiry is earlier than the present one.
         const LT = 1 << 3;
     }
 }
 
 impl ExpireCondition {
-    /// Parses the conditions at these arguments.
+    /// Parses NX, XX, GT and LT at these arguments.
     pub(super) fn parse(context: &Context<'_>, words: Range<usize>) -> Result<Self, CommandError> {
         let mut when = Self::empty();
         for word in words.filter_map(|index| context.args.get(index)) {
@@ -121,7 +121,7 @@ impl ExpireCondition {
         Ok(when)
     }
 
-    /// Whether the expiry may change from `before` to `after`. No expiry counts as infinitely late.
+    /// Whether the conditions allow the expiry to change from `before` to `after`. No expiry counts as infinitely late.
     pub(super) fn is_satisfied(self, before: Option<Millis>, after: Millis) -> bool {
         let refused = self.contains(Self::NX) && before.is_some()
             || self.contains(Self::XX) && before.is_none()

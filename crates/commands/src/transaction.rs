@@ -68,8 +68,8 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// WATCH is linear in the number of keys: it holds all slots meanwhile, and a quadratic search would take 256 times
-    /// as long for sixteen times the keys.
+    /// WATCH must take time proportional to the number of keys, because it holds all slots meanwhile. A quadratic
+    /// search would take 256 times as long for sixteen times the keys.
     #[test]
     fn watch_is_linear_in_number_of_keys() {
         let mut client = Client::new();
@@ -86,7 +86,7 @@ mod tests {
             taken
         };
         time(5000);
-        // The best of several runs, since load on the machine slows some of them.
+        // Take the best of several runs, because other load on the machine slows some of them.
         let mut best = |keys| (0..5).map(|_| time(keys)).min().expect("several");
         let (few, many) = (best(5000), best(80_000));
         assert!(many < few * 100, "{few:?}, then {many:?}");
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn changed_watched_key_aborts_exec() {
-        // (watched key, command of another client, whether EXEC still runs)
+        // Columns: the watched key, a command of another client, and whether EXEC still runs the transaction.
         let table = [
             ("k", "get k", true),
             ("k", "set k 2", false),
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// A key that had already expired when it was watched does not count as changed when it is removed.
+    /// The removal of a watched key that had already expired before WATCH does not count as a change.
     #[test]
     fn removal_of_expired_watched_key_is_not_a_change() {
         let table = [

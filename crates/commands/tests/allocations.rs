@@ -31,7 +31,7 @@ fn common_commands_allocate_nothing() {
         "hget large field:77",
         "ping",
     ];
-    // Large enough for a hash table.
+    // The hash is large enough to be stored as a hash table.
     for field in 0..1000 {
         path.run(&mut pipeline(&format!("hset large field:{field} value-of-32-bytes-111111111111111")));
     }

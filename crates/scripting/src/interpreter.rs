@@ -711,7 +711,7 @@ fn answer_query(lua: &Lua, bridge: &HostBridge, mut args: MultiValue) -> mlua::R
     done
 }
 
-/// Reads the command arguments of an internal query.
+/// Reads the arguments of the command that an internal query refers to.
 fn read_request(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
     request.clear();
     for arg in args {

@@ -137,7 +137,7 @@ fn combine(operation: BitOperation, parts: &[&[u8]], into: &mut [u8]) {
     }
 }
 
-/// BITOP operation destination key [key ...]
+/// Handles `BITOP operation destination key [key ...]`.
 pub(super) fn bitop(context: &mut Context<'_>) -> Result<(), CommandError> {
     let operation = BitOperation::parse(context.arg(1), context.args.len() - 3)?;
     let mut longest = 0;

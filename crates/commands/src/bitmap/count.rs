@@ -1,4 +1,4 @@
-//! SETBIT, GETBIT and BITCOUNT.
+//! Implements SETBIT, GETBIT and BITCOUNT.
 
 use engine::{CommandError, Context, EventClass};
 use keyspace::{EncodingHint, PackedValue, StringRef};
@@ -46,7 +46,7 @@ pub(super) fn getbit(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// BITCOUNT key [start [end [BYTE | BIT]]]
+/// Handles `BITCOUNT key [start [end [BYTE | BIT]]]`.
 pub(super) fn bitcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     let words = context.args.len();
     if words > 5 {

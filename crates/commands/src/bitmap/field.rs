@@ -1,4 +1,4 @@
-//! BITFIELD and BITFIELD_RO.
+//! Implements BITFIELD and BITFIELD_RO.
 
 use engine::{CommandError, Context, EventClass, KeyFlags};
 use keyspace::{EncodingHint, EntryRef, Key, PackedValue, StringRef};

@@ -6,7 +6,7 @@ use keyspace::StringRef;
 use super::RangeUnit;
 use super::bits::find_bit;
 
-/// BITPOS key bit [start [end [BYTE | BIT]]]
+/// Handles `BITPOS key bit [start [end [BYTE | BIT]]]`.
 pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
     let bit = match context.integer(2)? {
         0 => false,

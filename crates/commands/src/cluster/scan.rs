@@ -59,7 +59,7 @@ fn process_fingerprint(context: &Context<'_>) -> String {
     digits.iter().rev().collect()
 }
 
-/// CLUSTERSCAN cursor [MATCH pattern] [COUNT count] [TYPE type] [SLOT slot].
+/// Handles `CLUSTERSCAN cursor [MATCH pattern] [COUNT count] [TYPE type] [SLOT slot]`.
 pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     super::require_cluster_mode(context)?;
     let options = ScanOptions::parse(context, 2, AcceptedOptions::TYPE | AcceptedOptions::SLOT)?;

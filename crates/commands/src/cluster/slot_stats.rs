@@ -48,7 +48,7 @@ impl SlotMetric {
     }
 }
 
-/// CLUSTER SLOT-STATS SLOTSRANGE start end | ORDERBY metric [LIMIT limit] [ASC | DESC].
+/// Handles `CLUSTER SLOT-STATS SLOTSRANGE start end | ORDERBY metric [LIMIT limit] [ASC | DESC]`.
 pub(super) fn slot_stats(context: &mut Context<'_>) -> Result<(), CommandError> {
     super::require_cluster_mode(context)?;
     let (args, filter) = (context.args, context.arg(2));

@@ -102,7 +102,7 @@ pub(super) fn no_evict(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// CLIENT IMPORT-SOURCE ON|OFF
+/// Handles `CLIENT IMPORT-SOURCE ON|OFF`.
 pub(super) fn import_source(context: &mut Context<'_>) -> Result<(), CommandError> {
     if !context.engine.settings.node_flags().contains(NodeFlags::IMPORTING)
         && !eq_ignore_case_until_nul(context.arg(2), b"off")

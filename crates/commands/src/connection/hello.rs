@@ -5,7 +5,7 @@ use resp::{Protocol, REDIS_VERSION};
 
 use super::client::check_name;
 
-/// AUTH [username] password
+/// Handles `AUTH [username] password`.
 pub(super) fn auth(context: &mut Context<'_>) -> Result<(), CommandError> {
     let named = match context.args.len() {
         2 if context.engine.users.read().default_user().has_no_password() => {
@@ -24,7 +24,7 @@ pub(super) fn auth(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// HELLO [version [AUTH username password] [SETNAME name]]
+/// Handles `HELLO [version [AUTH username password] [SETNAME name]]`.
 pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
     let protocol = match context.args.get(1).map(resp::parse_i64) {
         None => context.session.protocol(),

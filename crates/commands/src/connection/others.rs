@@ -6,7 +6,7 @@ use engine::{CommandError, Context, PauseMode, PausePurpose, UnblockReason};
 use super::client::eq_ignore_case_until_nul;
 use super::filter::ClientFilters;
 
-/// CLIENT LIST [filter value [filter value ...]]
+/// Handles `CLIENT LIST [filter value [filter value ...]]`.
 pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (me, now) = (context.session.id(), context.now);
     let filter = ClientFilters::parse(context, false)?;
@@ -51,7 +51,7 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// CLIENT UNBLOCK id [TIMEOUT | ERROR]
+/// Handles `CLIENT UNBLOCK id [TIMEOUT | ERROR]`.
 pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
     // As in Valkey, TIMEOUT or ERROR is ignored if more arguments follow.
     let how = match context.args.get(3).filter(|_| context.args.len() == 4) {
@@ -69,7 +69,7 @@ pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// CLIENT PAUSE milliseconds [WRITE | ALL]
+/// Handles `CLIENT PAUSE milliseconds [WRITE | ALL]`.
 pub(super) fn pause(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mode = match context.args.get(3).filter(|_| context.args.len() == 4) {
         None => PauseMode::All,

@@ -1,4 +1,4 @@
-//! CLIENT TRACKING, CACHING, GETREDIR and TRACKINGINFO.
+//! Implements CLIENT TRACKING, CACHING, GETREDIR and TRACKINGINFO.
 
 use std::collections::BTreeSet;
 
@@ -114,7 +114,7 @@ fn parse_redirect_target(context: &Context<'_>, value: &[u8]) -> Result<u64, Com
     id.ok_or(CommandError::text("ERR The client ID you want redirect to does not exist"))
 }
 
-/// CLIENT TRACKING ON | OFF [REDIRECT id] [PREFIX prefix ...] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]
+/// Handles `CLIENT TRACKING ON | OFF [REDIRECT id] [PREFIX prefix ...] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]`.
 pub(super) fn tracking(context: &mut Context<'_>) -> Result<(), CommandError> {
     let options = TrackingOptions::parse(context)?;
     let client = context.session.client().clone();
@@ -142,7 +142,7 @@ pub(super) fn tracking(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// CLIENT CACHING YES | NO
+/// Handles `CLIENT CACHING YES | NO`.
 pub(super) fn caching(context: &mut Context<'_>) -> Result<(), CommandError> {
     let client = context.session.client().clone();
     let mut tracking = client.tracking.lock();
@@ -172,14 +172,14 @@ pub(super) fn caching(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// CLIENT GETREDIR
+/// Handles `CLIENT GETREDIR`.
 pub(super) fn getredir(context: &mut Context<'_>) -> Result<(), CommandError> {
     let redirect = context.session.client().redirect_target();
     context.reply.integer(redirect);
     Ok(())
 }
 
-/// CLIENT TRACKINGINFO
+/// Handles `CLIENT TRACKINGINFO`.
 pub(super) fn trackinginfo(context: &mut Context<'_>) -> Result<(), CommandError> {
     let client = context.session.client().clone();
     let tracking = client.tracking.lock().clone();

@@ -58,7 +58,7 @@ impl RestoreOptions {
     }
 }
 
-/// RESTORE key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]
+/// Handles `RESTORE key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`.
 pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     let options = RestoreOptions::parse(context)?;
     let (key, payload) = (context.key(1)?, context.arg(3));

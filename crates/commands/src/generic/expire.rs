@@ -1,4 +1,4 @@
-//! EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT and PERSIST.
+//! Implements EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT and PERSIST.
 
 use engine::{CommandError, Context};
 

@@ -1,4 +1,4 @@
-//! EXISTS, TOUCH, TYPE, DEL and UNLINK.
+//! Implements EXISTS, TOUCH, TYPE, DEL and UNLINK.
 
 use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key};

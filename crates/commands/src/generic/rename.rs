@@ -1,4 +1,4 @@
-//! RENAME, RENAMENX, MOVE and COPY.
+//! Implements RENAME, RENAMENX, MOVE and COPY.
 
 use engine::{CommandError, Context, EventClass, RequestKeys};
 use keyspace::{EntryRef, Key};
@@ -131,7 +131,7 @@ pub(super) fn parse_copy_keys(args: Args<'_>) -> RequestKeys {
     keys.databases(numbers.unwrap_or_default()).invalid_database(parse_copy_options(args).any(is_malformed))
 }
 
-/// COPY source destination [DB number] [REPLACE]
+/// Handles `COPY source destination [DB number] [REPLACE]`.
 pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (from, to) = (context.key(1)?, context.key(2)?);
     let (mut db, mut replace) = (context.session.db(), false);

@@ -1,4 +1,4 @@
-//! TTL, PTTL, EXPIRETIME and PEXPIRETIME.
+//! Implements TTL, PTTL, EXPIRETIME and PEXPIRETIME.
 
 use clock::Millis;
 use engine::{CommandError, Context};

@@ -1,4 +1,4 @@
-//! GEOADD.
+//! Implements GEOADD.
 
 use engine::{CommandError, Context};
 use smallvec::SmallVec;
@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::query::parse_point;
 use crate::sorted_set::add::{ZaddOptions, add_scored};
 
-/// GEOADD key [NX | XX] [CH] longitude latitude member [longitude latitude member ...]
+/// Handles `GEOADD key [NX | XX] [CH] longitude latitude member [longitude latitude member ...]`.
 pub(super) fn geoadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (mut options, mut first) = (ZaddOptions::empty(), 2);
     let allowed = ZaddOptions::NX | ZaddOptions::XX | ZaddOptions::CH;

@@ -1,4 +1,4 @@
-//! GEOPOS, GEOHASH and GEODIST.
+//! Implements GEOPOS, GEOHASH and GEODIST.
 
 use engine::{CommandError, Context};
 
@@ -7,7 +7,7 @@ use super::cell::Point;
 use super::query::{parse_unit, reply_distance, reply_point};
 use crate::sorted_set::members::SortedSetAccess;
 
-/// GEOPOS key [member ...]
+/// Handles `GEOPOS key [member ...]`.
 pub(super) fn geopos(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply_each_score(|reply, score| match score {
         Some(score) => reply_point(reply, Point::from_score(score)),
@@ -15,7 +15,7 @@ pub(super) fn geopos(context: &mut Context<'_>) -> Result<(), CommandError> {
     })
 }
 
-/// GEOHASH key [member ...]
+/// Handles `GEOHASH key [member ...]`.
 pub(super) fn geohash(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply_each_score(|reply, score| match score {
         Some(score) => reply.bulk(&Point::from_score(score).geohash()),
@@ -23,7 +23,7 @@ pub(super) fn geohash(context: &mut Context<'_>) -> Result<(), CommandError> {
     })
 }
 
-/// GEODIST key member1 member2 [M | KM | FT | MI]
+/// Handles `GEODIST key member1 member2 [M | KM | FT | MI]`.
 pub(super) fn geodist(context: &mut Context<'_>) -> Result<(), CommandError> {
     let meters = match context.args.len() {
         4 => 1.0,

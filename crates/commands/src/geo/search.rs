@@ -18,7 +18,7 @@ struct GeoMatch {
     distance: f64,
 }
 
-/// GEORADIUS key longitude latitude radius unit [options]
+/// Handles `GEORADIUS key longitude latitude radius unit [options]`.
 pub(super) fn georadius(context: &mut Context<'_>) -> Result<(), CommandError> {
     search(context, SearchCommand::Point, StoreOption::Allowed)
 }
@@ -27,7 +27,7 @@ pub(super) fn georadius_ro(context: &mut Context<'_>) -> Result<(), CommandError
     search(context, SearchCommand::Point, StoreOption::Unknown)
 }
 
-/// GEORADIUSBYMEMBER key member radius unit [options]
+/// Handles `GEORADIUSBYMEMBER key member radius unit [options]`.
 pub(super) fn georadiusbymember(context: &mut Context<'_>) -> Result<(), CommandError> {
     search(context, SearchCommand::Member, StoreOption::Allowed)
 }

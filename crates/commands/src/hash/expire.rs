@@ -15,7 +15,7 @@ const CONDITION_FAILED: i64 = 0;
 const APPLIED: i64 = 1;
 const FIELD_DELETED: i64 = 2;
 
-/// HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]
+/// Handles `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`.
 fn set_field_expiries(
     context: &mut Context<'_>,
     unit: TimeUnit,
@@ -63,7 +63,7 @@ pub(super) fn hpexpireat(context: &mut Context<'_>) -> Result<(), CommandError> 
     set_field_expiries(context, TimeUnit::Millis, TimeBase::Epoch, "hpexpireat")
 }
 
-/// HPERSIST key FIELDS numfields field [field ...]
+/// Handles `HPERSIST key FIELDS numfields field [field ...]`.
 pub(super) fn hpersist(context: &mut Context<'_>) -> Result<(), CommandError> {
     let names = parse_fields_first(context)?;
     let (key, now) = (context.key(1)?, context.field_expiry_cutoff());

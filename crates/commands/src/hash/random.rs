@@ -1,4 +1,4 @@
-//! HRANDFIELD.
+//! Implements HRANDFIELD.
 
 use clock::Millis;
 use engine::{CommandError, Context, Random};
@@ -50,7 +50,7 @@ impl<'a> SamplePool for LiveFields<'a> {
     }
 }
 
-/// HRANDFIELD key [count [WITHVALUES]]
+/// Handles `HRANDFIELD key [count [WITHVALUES]]`.
 pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() == 2 {
         return reply_one_field(context);

@@ -1,4 +1,4 @@
-//! HSCAN.
+//! Implements HSCAN.
 
 use engine::{CommandError, Context};
 use keyspace::HashRef;
@@ -6,7 +6,7 @@ use keyspace::HashRef;
 use super::fields::HashAccess;
 use crate::scanning::{AcceptedOptions, scan_elements};
 
-/// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES].
+/// Handles `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`.
 pub(super) fn hscan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let now = context.field_expiry_cutoff();
     scan_elements::<HashRef<'_>>(context, AcceptedOptions::NOVALUES, |hash, cursor, options, page| {

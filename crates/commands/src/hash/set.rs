@@ -1,4 +1,4 @@
-//! HSET, HMSET, HSETNX and HDEL.
+//! Implements HSET, HMSET, HSETNX and HDEL.
 
 use engine::{CommandError, Context, EventClass};
 use keyspace::{Field, Key};

@@ -8,7 +8,7 @@ use super::expire::FieldExpiryChanges;
 use super::fields::HashAccess;
 use super::options::{AcceptedOptions, Expiry, HashFieldOptions, parse_fields_first};
 
-/// HGETDEL key FIELDS numfields field [field ...]
+/// Handles `HGETDEL key FIELDS numfields field [field ...]`.
 pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     let names = parse_fields_first(context)?;
     let key = context.key(1)?;
@@ -24,7 +24,7 @@ pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// HGETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST] FIELDS numfields field [field ...]
+/// Handles `HGETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST] FIELDS numfields field [field ...]`.
 pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (options, names) = HashFieldOptions::parse(context, AcceptedOptions::PERSIST, 1)?;
     let key = context.key(1)?;

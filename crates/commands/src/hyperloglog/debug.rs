@@ -1,4 +1,4 @@
-//! PFDEBUG and PFSELFTEST.
+//! Implements PFDEBUG and PFSELFTEST.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! BLPOP, BRPOP, BLMPOP, BLMOVE and BRPOPLPUSH.
+//! Implements BLPOP, BRPOP, BLMPOP, BLMOVE and BRPOPLPUSH.
 //!
 //! Each command is replicated as its non-blocking form, because a replica or the AOF loader must neither block nor take
 //! a different element.
@@ -20,7 +20,7 @@ pub(super) fn brpop(context: &mut Context<'_>) -> Result<CommandOutcome, Command
     pop_or_block(context, ListEnd::Tail)
 }
 
-/// BLPOP key [key ...] timeout
+/// Handles `BLPOP key [key ...] timeout`.
 fn pop_or_block(context: &mut Context<'_>, end: ListEnd) -> Result<CommandOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
     let until = parse_timeout(context, keys.end)?;
@@ -40,7 +40,7 @@ fn pop_or_block(context: &mut Context<'_>, end: ListEnd) -> Result<CommandOutcom
     Ok(CommandOutcome::Block(KeyWait::new(keys, Kind::List, until, |reply| reply.null_array())))
 }
 
-/// BLMPOP timeout numkeys key [key ...] LEFT | RIGHT [COUNT count]
+/// Handles `BLMPOP timeout numkeys key [key ...] LEFT | RIGHT [COUNT count]`.
 pub(super) fn blmpop(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let options = MultiPopArguments::parse(context, 2)?;
     let until = parse_timeout(context, 1)?;
@@ -51,14 +51,14 @@ pub(super) fn blmpop(context: &mut Context<'_>) -> Result<CommandOutcome, Comman
     Ok(CommandOutcome::Block(KeyWait::new(keys, Kind::List, until, |reply| reply.null_array())))
 }
 
-/// BLMOVE source destination LEFT | RIGHT LEFT | RIGHT timeout
+/// Handles `BLMOVE source destination LEFT | RIGHT LEFT | RIGHT timeout`.
 pub(super) fn blmove(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let (from, to) = (context.arg(3), context.arg(4));
     let ends = (parse_list_end(from)?, parse_list_end(to)?);
     move_or_block(context, ends, 5, &[b"LMOVE", context.arg(1), context.arg(2), from, to])
 }
 
-/// BRPOPLPUSH source destination timeout
+/// Handles `BRPOPLPUSH source destination timeout`.
 pub(super) fn brpoplpush(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let ends = (ListEnd::Tail, ListEnd::Head);
     move_or_block(context, ends, 3, &[b"RPOPLPUSH", context.arg(1), context.arg(2)])

@@ -21,7 +21,7 @@ pub(super) fn lset(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// LINSERT key BEFORE | AFTER pivot element
+/// Handles `LINSERT key BEFORE | AFTER pivot element`.
 pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let (word, element) = (context.arg(2), context.arg(4));
@@ -52,7 +52,7 @@ pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// LREM key count element
+/// Handles `LREM key count element`.
 pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, count, element) = (context.key(1)?, context.integer(2)?, context.arg(3));
     // Only a client receives an error for this count, because a Redis 7.0 master may replicate it.

@@ -1,4 +1,4 @@
-//! LPUSH, RPUSH, LPOP, RPOP and LMPOP.
+//! Implements LPUSH, RPUSH, LPOP, RPOP and LMPOP.
 
 use engine::{CommandError, Context};
 use keyspace::ListEnd;
@@ -42,7 +42,7 @@ pub(super) fn rpop(context: &mut Context<'_>) -> Result<(), CommandError> {
     pop(context, ListEnd::Tail, "rpop")
 }
 
-/// LPOP key [count]
+/// Handles `LPOP key [count]`.
 fn pop(context: &mut Context<'_>, end: ListEnd, name: &'static str) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let count = match context.args.len() {

@@ -1,4 +1,4 @@
-//! LLEN, LINDEX, LRANGE and LPOS.
+//! Implements LLEN, LINDEX, LRANGE and LPOS.
 
 use std::ops::Range;
 
@@ -165,7 +165,7 @@ fn parse_rank(context: &Context<'_>, index: usize) -> Result<i64, CommandError> 
     }
 }
 
-/// LPOS key element [RANK rank] [COUNT count] [MAXLEN len]
+/// Handles `LPOS key element [RANK rank] [COUNT count] [MAXLEN len]`.
 pub(super) fn lpos(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let search = PositionQuery::parse(context)?;

@@ -71,7 +71,7 @@ pub(super) fn kill_running(context: &mut Context<'_>, function: bool) -> Result<
     }
 }
 
-/// SCRIPT DEBUG mode [engine]
+/// Handles `SCRIPT DEBUG mode [engine]`.
 pub(super) fn debug(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 4 {
         return Err(wrong_subcommand_arguments("SCRIPT", context.arg(1)));

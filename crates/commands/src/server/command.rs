@@ -223,7 +223,7 @@ fn reply_number(reply: &mut Writer<'_>, name: &str, value: i64) {
     reply.integer(value);
 }
 
-/// COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]
+/// Handles `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`.
 fn list(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), CommandError> {
     let wanted: Box<dyn Fn(&RegisteredCommand) -> bool> =
         match (args.len(), args.get(2), args.get(3), args.get(4)) {

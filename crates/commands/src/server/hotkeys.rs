@@ -95,7 +95,8 @@ fn parse_slots(context: &Context<'_>, index: usize) -> Result<(Vec<Slot>, usize)
     Ok((slots, index + count + 1))
 }
 
-/// HOTKEYS START METRICS count [CPU] [NET] [COUNT k] [DURATION s] [SAMPLE ratio] [SLOTS count slot [slot ...]]
+/// Handles `HOTKEYS START METRICS count [CPU] [NET] [COUNT k] [DURATION s] [SAMPLE ratio] [SLOTS count slot [slot
+/// ...]]`.
 fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
     const ALREADY_ACTIVE: CommandError =
         CommandError::text("ERR hotkey tracking session already in progress");

@@ -63,7 +63,7 @@ fn reply_history(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// LATENCY RESET [event ...]
+/// Handles `LATENCY RESET [event ...]`.
 fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let names: Vec<&[u8]> = context.args.from(2).iter().collect();
     let count = context.engine.latency.reset(&names);
@@ -71,7 +71,7 @@ fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// LATENCY HISTOGRAM [command ...]
+/// Handles `LATENCY HISTOGRAM [command ...]`.
 fn histogram(context: &mut Context<'_>) -> Result<(), CommandError> {
     let registry = context.commands.registry();
     let chosen: Vec<&RegisteredCommand> = if context.args.len() == 2 {
@@ -106,7 +106,7 @@ fn histogram(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// LATENCY GRAPH event
+/// Handles `LATENCY GRAPH event`.
 fn graph(context: &mut Context<'_>) -> Result<(), CommandError> {
     let name = context.arg(2);
     let event = context.engine.latency.event(name).filter(|event| !event.samples.is_empty());

@@ -97,7 +97,7 @@ fn find_log<'a>(context: &Context<'a>, index: usize) -> Result<&'a CommandLog, C
     log.ok_or(CommandError::text("ERR type should be one of the following: slow, large-request, large-reply"))
 }
 
-/// COMMANDLOG GET count type
+/// Handles `COMMANDLOG GET count type`.
 fn commandlog_get(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (count, log) = (parse_count(context.arg(2))?, find_log(context, 3)?);
     reply_entries(context, log, count, false);

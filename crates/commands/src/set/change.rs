@@ -1,4 +1,4 @@
-//! SADD, SREM and SMOVE.
+//! Implements SADD, SREM and SMOVE.
 
 use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key, Kind, PackedValue, SetRef};
@@ -59,7 +59,7 @@ pub(super) fn srem(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// SMOVE source destination member
+/// Handles `SMOVE source destination member`.
 pub(super) fn smove(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (from, to, member) = (context.key(1)?, context.key(2)?, context.arg(3));
     let moved = move_member(context, &from, &to, member)?;

@@ -255,7 +255,7 @@ fn copied_difference(sets: &Sets<'_>, mut copy: SetBuilder) -> SetBuilder {
     copy
 }
 
-/// SINTERCARD numkeys key [key ...] [LIMIT limit]
+/// Handles `SINTERCARD numkeys key [key ...] [LIMIT limit]`.
 pub(super) fn sintercard(context: &mut Context<'_>) -> Result<(), CommandError> {
     const NUMKEYS_NOT_POSITIVE: CommandError = CommandError::text("ERR numkeys should be greater than 0");
     const TOO_MANY_KEYS: CommandError =

@@ -1,4 +1,4 @@
-//! SPOP.
+//! Implements SPOP.
 //!
 //! The command is replicated as SREM of the popped members, or as a deletion of the key if no member is left.
 
@@ -12,7 +12,7 @@ const REBUILD_FACTOR: usize = 5;
 /// Number of members in each replicated SREM.
 const MEMBERS_PER_SREM: usize = 1024;
 
-/// SPOP key [count]
+/// Handles `SPOP key [count]`.
 pub(super) fn spop(context: &mut Context<'_>) -> Result<(), CommandError> {
     match context.args.len() {
         2 => pop_one(context),

@@ -1,4 +1,4 @@
-//! SRANDMEMBER.
+//! Implements SRANDMEMBER.
 
 use engine::{CommandError, Context, Random};
 use keyspace::{SetMember, SetRef};
@@ -30,7 +30,7 @@ impl<'a> SamplePool for SetRef<'a> {
     }
 }
 
-/// SRANDMEMBER key [count]
+/// Handles `SRANDMEMBER key [count]`.
 pub(super) fn srandmember(context: &mut Context<'_>) -> Result<(), CommandError> {
     let count = match context.args.len() {
         2 => None,

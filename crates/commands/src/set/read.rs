@@ -1,4 +1,4 @@
-//! SISMEMBER, SMISMEMBER, SCARD and SMEMBERS.
+//! Implements SISMEMBER, SMISMEMBER, SCARD and SMEMBERS.
 
 use engine::{CommandError, Context};
 use keyspace::{PartElements, SetRef};

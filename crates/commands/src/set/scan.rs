@@ -1,11 +1,11 @@
-//! SSCAN.
+//! Implements SSCAN.
 
 use engine::{CommandError, Context};
 use keyspace::SetRef;
 
 use crate::scanning::{AcceptedOptions, scan_elements};
 
-/// SSCAN key cursor [MATCH pattern] [COUNT count].
+/// Handles `SSCAN key cursor [MATCH pattern] [COUNT count]`.
 pub(super) fn sscan(context: &mut Context<'_>) -> Result<(), CommandError> {
     scan_elements::<SetRef<'_>>(context, AcceptedOptions::empty(), |set, cursor, options, page| {
         set.scan(cursor, options.count, &mut |member| {

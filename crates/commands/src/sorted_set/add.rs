@@ -1,4 +1,4 @@
-//! ZADD and ZINCRBY.
+//! Implements ZADD and ZINCRBY.
 
 use bitflags::bitflags;
 use engine::{CommandError, Context, EventClass};
@@ -101,13 +101,13 @@ impl ZaddOptions {
     }
 }
 
-/// ZADD key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]
+/// Handles `ZADD key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]`.
 pub(super) fn zadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (options, first) = ZaddOptions::parse(context)?;
     add_members(context, options, first)
 }
 
-/// ZINCRBY key increment member
+/// Handles `ZINCRBY key increment member`.
 pub(super) fn zincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     // As in Redis, a word that ZADD accepts as an option is parsed as an option here, too. The remaining arguments are
     // then not a complete pair.

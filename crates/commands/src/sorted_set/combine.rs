@@ -362,37 +362,37 @@ fn aggregate(word: &[u8]) -> Result<Aggregate, CommandError> {
     }
 }
 
-/// ZUNION numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]
+/// Handles `ZUNION numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]`.
 pub(super) fn zunion(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply(context, SetOperation::Union, "zunion")
 }
 
-/// ZINTER numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]
+/// Handles `ZINTER numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]`.
 pub(super) fn zinter(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply(context, SetOperation::Intersection, "zinter")
 }
 
-/// ZDIFF numkeys key [key ...] [WITHSCORES]
+/// Handles `ZDIFF numkeys key [key ...] [WITHSCORES]`.
 pub(super) fn zdiff(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply(context, SetOperation::Difference, "zdiff")
 }
 
-/// ZUNIONSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX]
+/// Handles `ZUNIONSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX]`.
 pub(super) fn zunionstore(context: &mut Context<'_>) -> Result<(), CommandError> {
     store(context, SetOperation::Union, "zunionstore")
 }
 
-/// ZINTERSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX]
+/// Handles `ZINTERSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX]`.
 pub(super) fn zinterstore(context: &mut Context<'_>) -> Result<(), CommandError> {
     store(context, SetOperation::Intersection, "zinterstore")
 }
 
-/// ZDIFFSTORE destination numkeys key [key ...]
+/// Handles `ZDIFFSTORE destination numkeys key [key ...]`.
 pub(super) fn zdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> {
     store(context, SetOperation::Difference, "zdiffstore")
 }
 
-/// ZINTERCARD numkeys key [key ...] [LIMIT limit]
+/// Handles `ZINTERCARD numkeys key [key ...] [LIMIT limit]`.
 pub(super) fn zintercard(context: &mut Context<'_>) -> Result<(), CommandError> {
     let operation = SetOperation::Intersection;
     let plan = CommandLayout { operation, name: "zintercard", numkeys_index: 1, only_counts: true };

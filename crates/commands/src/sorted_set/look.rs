@@ -30,12 +30,12 @@ pub(super) fn zmscore(context: &mut Context<'_>) -> Result<(), CommandError> {
     })
 }
 
-/// ZCOUNT key min max
+/// Handles `ZCOUNT key min max`.
 pub(super) fn zcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply_count(context, RangeBy::Score)
 }
 
-/// ZLEXCOUNT key min max
+/// Handles `ZLEXCOUNT key min max`.
 pub(super) fn zlexcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply_count(context, RangeBy::Name)
 }
@@ -49,12 +49,12 @@ fn reply_count(context: &mut Context<'_>, by: RangeBy) -> Result<(), CommandErro
     Ok(())
 }
 
-/// ZRANK key member [WITHSCORE]
+/// Handles `ZRANK key member [WITHSCORE]`.
 pub(super) fn zrank(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply_rank(context, "zrank", false)
 }
 
-/// ZREVRANK key member [WITHSCORE]
+/// Handles `ZREVRANK key member [WITHSCORE]`.
 pub(super) fn zrevrank(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply_rank(context, "zrevrank", true)
 }

@@ -159,7 +159,7 @@ impl MemberLayout {
         Self { with_scores: true, is_nested: nested }
     }
 
-    /// Writes the array header for this number of members.
+    /// Writes the array header of a reply with `members` members.
     pub(crate) fn write_header(self, reply: &mut Writer<'_>, members: usize) {
         reply.array(if self.with_scores && !self.is_nested { members * 2 } else { members });
     }

@@ -45,7 +45,7 @@ pub(super) fn zpopmax(context: &mut Context<'_>) -> Result<(), CommandError> {
     pop(context, PopEnd::Max)
 }
 
-/// ZPOPMIN key [count]
+/// Handles `ZPOPMIN key [count]`.
 fn pop(context: &mut Context<'_>, end: PopEnd) -> Result<(), CommandError> {
     let count = match context.args.len() {
         2 => None,
@@ -132,7 +132,7 @@ impl MultiPopArguments {
     }
 }
 
-/// ZMPOP numkeys key [key ...] MIN | MAX [COUNT count]
+/// Handles `ZMPOP numkeys key [key ...] MIN | MAX [COUNT count]`.
 pub(super) fn zmpop(context: &mut Context<'_>) -> Result<(), CommandError> {
     let options = MultiPopArguments::parse(context, 1)?;
     if !pop_from_first_set(context, &options)? {
@@ -157,7 +157,7 @@ fn pop_from_first_set(context: &mut Context<'_>, options: &MultiPopArguments) ->
     Ok(false)
 }
 
-/// BZMPOP timeout numkeys key [key ...] MIN | MAX [COUNT count]
+/// Handles `BZMPOP timeout numkeys key [key ...] MIN | MAX [COUNT count]`.
 pub(super) fn bzmpop(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let until = parse_timeout(context, 1)?;
     let options = MultiPopArguments::parse(context, 2)?;
@@ -176,7 +176,7 @@ pub(super) fn bzpopmax(context: &mut Context<'_>) -> Result<CommandOutcome, Comm
     pop_or_block(context, PopEnd::Max)
 }
 
-/// BZPOPMIN key [key ...] timeout
+/// Handles `BZPOPMIN key [key ...] timeout`.
 fn pop_or_block(context: &mut Context<'_>, end: PopEnd) -> Result<CommandOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
     let until = parse_timeout(context, keys.end)?;

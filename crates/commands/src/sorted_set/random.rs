@@ -1,4 +1,4 @@
-//! ZRANDMEMBER.
+//! Implements ZRANDMEMBER.
 //!
 //! Memory is bounded whatever the count: only some ranks and the reply itself are kept. The reply ends at the client's
 //! output buffer limit or, if repeats are allowed, at the maximum size of a bulk string.
@@ -21,7 +21,7 @@ const MIN_MEMBER_BYTES: usize = b"$0\r\n\r\n".len();
 
 const OUT_OF_RANGE: CommandError = CommandError::text("ERR value is out of range");
 
-/// ZRANDMEMBER key [count [WITHSCORES]]
+/// Handles `ZRANDMEMBER key [count [WITHSCORES]]`.
 pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() == 2 {
         return reply_one_member(context);

@@ -105,32 +105,32 @@ impl<'a> RangeQuery<'a> {
     }
 }
 
-/// ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]
+/// Handles `ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]`.
 pub(super) fn zrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply(context, ANY_RANGE)
 }
 
-/// ZREVRANGE key start stop [WITHSCORES]
+/// Handles `ZREVRANGE key start stop [WITHSCORES]`.
 pub(super) fn zrevrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply(context, REVERSE_RANKS)
 }
 
-/// ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]
+/// Handles `ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]`.
 pub(super) fn zrangebyscore(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply(context, BY_SCORE)
 }
 
-/// ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]
+/// Handles `ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]`.
 pub(super) fn zrevrangebyscore(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply(context, REVERSE_SCORES)
 }
 
-/// ZRANGEBYLEX key min max [LIMIT offset count]
+/// Handles `ZRANGEBYLEX key min max [LIMIT offset count]`.
 pub(super) fn zrangebylex(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply(context, LEX)
 }
 
-/// ZREVRANGEBYLEX key max min [LIMIT offset count]
+/// Handles `ZREVRANGEBYLEX key max min [LIMIT offset count]`.
 pub(super) fn zrevrangebylex(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply(context, REVERSE_LEX)
 }
@@ -172,7 +172,7 @@ fn reply(context: &mut Context<'_>, fixed: RangeCommandForm) -> Result<(), Comma
     Ok(())
 }
 
-/// ZRANGESTORE destination source min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]
+/// Handles `ZRANGESTORE destination source min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]`.
 pub(super) fn zrangestore(context: &mut Context<'_>) -> Result<(), CommandError> {
     let query = RangeQuery::parse(context.args, STORE, |text| context.parse_double(text))?;
     let (target, source) = (context.key(1)?, context.key(2)?);

@@ -1,11 +1,11 @@
-//! ZREM, ZREMRANGEBYRANK, ZREMRANGEBYSCORE and ZREMRANGEBYLEX.
+//! Implements ZREM, ZREMRANGEBYRANK, ZREMRANGEBYSCORE and ZREMRANGEBYLEX.
 
 use engine::{CommandError, Context};
 
 use super::bounds::{Bounds, RangeBy};
 use super::members::SortedSetAccess;
 
-/// ZREM key member [member ...]
+/// Handles `ZREM key member [member ...]`.
 pub(super) fn zrem(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let Some(mut place) = context.find_sorted_set(&key)? else {
@@ -30,17 +30,17 @@ pub(super) fn zrem(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// ZREMRANGEBYRANK key start stop
+/// Handles `ZREMRANGEBYRANK key start stop`.
 pub(super) fn zremrangebyrank(context: &mut Context<'_>) -> Result<(), CommandError> {
     remove_range(context, RangeBy::Rank, "zremrangebyrank")
 }
 
-/// ZREMRANGEBYSCORE key min max
+/// Handles `ZREMRANGEBYSCORE key min max`.
 pub(super) fn zremrangebyscore(context: &mut Context<'_>) -> Result<(), CommandError> {
     remove_range(context, RangeBy::Score, "zremrangebyscore")
 }
 
-/// ZREMRANGEBYLEX key min max
+/// Handles `ZREMRANGEBYLEX key min max`.
 pub(super) fn zremrangebylex(context: &mut Context<'_>) -> Result<(), CommandError> {
     remove_range(context, RangeBy::Name, "zremrangebylex")
 }

@@ -1,4 +1,4 @@
-//! ZSCAN.
+//! Implements ZSCAN.
 
 use engine::{CommandError, Context};
 use keyspace::SortedSetRef;
@@ -6,7 +6,7 @@ use resp::Double;
 
 use crate::scanning::{AcceptedOptions, scan_elements};
 
-/// ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES].
+/// Handles `ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]`.
 pub(super) fn zscan(context: &mut Context<'_>) -> Result<(), CommandError> {
     scan_elements::<SortedSetRef<'_>>(context, AcceptedOptions::NOSCORES, |set, cursor, options, page| {
         set.scan(cursor, options.count, &mut |member| {

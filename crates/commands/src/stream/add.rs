@@ -1,4 +1,4 @@
-//! XADD and XSETID.
+//! Implements XADD and XSETID.
 
 use engine::{CommandError, CommandOrigin, Context, EventClass};
 use keyspace::{Key, StreamHead, StreamId};

@@ -12,7 +12,7 @@ const NO_SUCH_KEY: CommandError = CommandError::text(
      option to create an empty stream automatically.",
 );
 
-/// The options after the id.
+/// The options of XGROUP CREATE and SETID, which follow the id.
 #[derive(Default)]
 struct GroupOptions {
     creates_stream: bool,

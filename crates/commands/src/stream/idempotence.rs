@@ -117,7 +117,7 @@ fn parse_bound(
     }
 }
 
-/// XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE iids]
+/// Handles `XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE iids]`.
 pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
     const DURATION: (&str, i64, &str) = (
         "ERR IDMP-DURATION specified multiple times",

@@ -1,4 +1,4 @@
-//! XACK and XPENDING.
+//! Implements XACK and XPENDING.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! XLEN, XRANGE, XREVRANGE and XDEL.
+//! Implements XLEN, XRANGE, XREVRANGE and XDEL.
 
 use engine::{CommandError, Context, EventClass};
 use keyspace::{Stream, StreamId};

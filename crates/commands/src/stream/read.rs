@@ -1,4 +1,4 @@
-//! XREAD and XREADGROUP.
+//! Implements XREAD and XREADGROUP.
 //!
 //! XREADGROUP with `>` delivers new entries of the group; with CLAIM it first delivers entries that other consumers
 //! have left pending for a long time ([`super::overdue`]). With another id it repeats the consumer's own pending
@@ -24,9 +24,9 @@ use crate::rows::key;
 struct GroupReader<'a> {
     group: &'a [u8],
     consumer: &'a [u8],
-    /// NOACK: delivered entries do not become pending.
+    /// Whether delivered entries do not become pending (NOACK).
     no_ack: bool,
-    /// CLAIM: the minimum idle time in milliseconds.
+    /// The minimum idle time in milliseconds that CLAIM gives; `None` without CLAIM.
     claims: Option<i64>,
 }
 
@@ -35,9 +35,9 @@ struct ReadArguments<'a> {
     reader: Option<GroupReader<'a>>,
     /// Maximum number of entries per stream; 0 means all.
     count: usize,
-    /// `Some` with BLOCK; the inner value is the deadline, or `None` to wait without a limit.
+    /// `None` without BLOCK. The inner value is the deadline, or `None` to wait without a limit.
     blocks_until: Option<Option<Millis>>,
-    /// Index of the BLOCK timeout.
+    /// Argument index of the BLOCK timeout.
     block: usize,
     keys: Range<usize>,
 }
@@ -46,25 +46,25 @@ struct ReadArguments<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StartPosition {
     After(StreamId),
-    /// Entries that the group has not delivered yet.
+    /// Only entries that the group has not delivered yet (`>`).
     New,
 }
 
-/// An option of XREAD or XREADGROUP; numbers are argument indexes.
+/// An option of XREAD or XREADGROUP. Numbers are argument indexes.
 enum ReadOption {
     Block(usize),
     Count(usize),
     Claim(usize),
-    /// Index of the group's name; the consumer's name follows.
+    /// The option GROUP; holds the index of the group's name, which the consumer's name follows.
     Group(usize),
     NoAck,
-    /// The range of the keys and ids, up to the end.
+    /// The option STREAMS; holds the range of the keys and ids, up to the last argument.
     Streams(Range<usize>),
     Unknown,
 }
 
-/// Returns the option at `index` and the index of the next one. Shared by the handlers and [`parse_xread_keys`], so
-/// that both agree.
+/// Returns the option at `index` and the index of the next option. Both the handlers and [`parse_xread_keys`] use this
+/// function, so that they agree on the keys.
 fn parse_option(args: Args<'_>, index: usize) -> (ReadOption, usize) {
     let word = args.get(index).unwrap_or_default();
     let behind = args.len().saturating_sub(index + 1);
@@ -134,7 +134,7 @@ impl<'a> ReadArguments<'a> {
         Err(CommandError::Syntax)
     }
 
-    /// Checks that there is one id per key after STREAMS.
+    /// Checks that STREAMS is followed by one id for each key.
     fn check_ids(mut self, of_group: bool) -> Result<Self, CommandError> {
         if !self.keys.len().is_multiple_of(2) {
             return Err(CommandError::text(if of_group {
@@ -181,7 +181,7 @@ impl<'a> ReadArguments<'a> {
                          just return an empty result set.",
                     ));
                 }
-                // The last existing entry, or the next one if the stream is empty.
+                // `+` means the last existing entry, or the next entry if the stream is empty.
                 (b"+", None) => StartPosition::After(place.map_or(StreamId::MIN, |place| {
                     let stream = context.stream_at(&key, place);
                     match stream.last_entry_id().previous() {
@@ -197,7 +197,7 @@ impl<'a> ReadArguments<'a> {
                 }
                 (b">", Some(_)) => StartPosition::New,
                 (word, reader) => match id::parse_exact(word)? {
-                    // Redis represents `>` by this id, too.
+                    // Redis represents `>` by this id as well.
                     StreamId::MAX if reader.is_some() => StartPosition::New,
                     id => StartPosition::After(id),
                 },
@@ -207,7 +207,7 @@ impl<'a> ReadArguments<'a> {
         Ok(found)
     }
 
-    /// Finishes the reply, which begins at byte `start`. Without results, replies with null or blocks.
+    /// Finishes the reply, which begins at byte `start`. Without results, replies with null or blocks the client.
     fn reply_or_block(
         &self,
         context: &mut Context<'a>,
@@ -226,8 +226,8 @@ impl<'a> ReadArguments<'a> {
         let early = self.reader.and_then(|reader| reader.next_claimable_at(context, found));
         let early = early.filter(|early| until.is_none_or(|until| *early < until));
         let left = until.zip(early).map(|(until, early)| until.0.saturating_sub(early.0).to_string());
-        // A blocked command runs again later. Replace `$` by the id it means now, and the timeout by the remaining
-        // time.
+        // A blocked command runs again later. Therefore replace `$` by the id that it means now, and the timeout by the
+        // remaining time.
         let resolved =
             |index: usize| match index.checked_sub(self.keys.end).and_then(|place| found.get(place)) {
                 Some((_, _, StartPosition::After(id))) => id::format_id(*id),
@@ -264,7 +264,7 @@ fn block_millis(context: &Context<'_>, index: usize) -> Result<Option<Millis>, C
 }
 
 impl GroupReader<'_> {
-    /// The time at which the next pending entry becomes claimable, if none is now.
+    /// The time at which the next pending entry may become claimable. `None` without CLAIM or without an existing group.
     fn next_claimable_at(&self, context: &Context<'_>, found: &ResolvedStreams<'_>) -> Option<Millis> {
         let min_idle = self.claims?;
         let new = found.iter().filter(|(_, _, from)| *from == StartPosition::New);
@@ -279,7 +279,7 @@ impl GroupReader<'_> {
 /// Keys with their entries and start positions.
 type ResolvedStreams<'a> = SmallVec<[(Key<'a>, Option<EntryRef>, StartPosition); 2]>;
 
-/// Inserts the reply's header before the part written from byte `start` on.
+/// Inserts the header of the reply before the part that was written from byte `start` on.
 fn finish_reply(reply: &mut Writer<'_>, start: usize, streams: usize) {
     let body = reply.buffer().split_off(start);
     match reply.protocol() {
@@ -340,7 +340,7 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<CommandOutcome, Co
     Ok(reading.reply_or_block(context, start, streams, &found))
 }
 
-/// Delivers overdue and new entries. Returns whether there were any.
+/// Delivers overdue and new entries. Returns whether any entry was delivered.
 fn deliver_new(
     context: &mut Context<'_>,
     key: &Key<'_>,
@@ -366,7 +366,7 @@ fn deliver_new(
         let group = stream.group_mut(reader.group)?;
         let name = group.name_of(reader.consumer)?;
         if let Some(consumer) = group.consumer_mut(reader.consumer) {
-            // With NOACK, entries are not assigned to the consumer, so it does not become active.
+            // With NOACK, entries are not assigned to the consumer, so the delivery does not make the consumer active.
             consumer.last_active = if reader.no_ack { consumer.last_active } else { Some(now) };
         }
         (group.last_delivered, group.entries_read) = (last, read);
@@ -385,7 +385,7 @@ fn deliver_new(
     true
 }
 
-/// Replies with overdue and new entries, if there are any. Returns the ids of the new ones and the group's progress.
+/// Replies with overdue and new entries, if there are any. Returns the ids of the new entries and the group's progress.
 fn reply_new(
     context: &mut Context<'_>,
     key: &Key<'_>,
@@ -418,7 +418,7 @@ fn reply_new(
     Some((entries.iter().map(|entry| entry.id).collect(), progress.entries_read))
 }
 
-/// Repeats the consumer's own pending entries after an id.
+/// Repeats the consumer's own pending entries that follow an id.
 fn redeliver(
     context: &mut Context<'_>,
     key: &Key<'_>,
@@ -461,7 +461,7 @@ fn redeliver(
         }
         (group.last_delivered, given)
     });
-    // Counts as one change whether or not there were entries, as in Valkey.
+    // The command counts as one change whether or not there were entries, as in Valkey.
     context.count_unlogged_changes(1);
     for (id, pending) in given {
         let count = pending.delivery_count.saturating_add(1);

@@ -14,15 +14,15 @@ use smallvec::SmallVec;
 use super::common::StreamAccess;
 use super::id;
 
-/// The treatment of pending entries whose stream entry is deleted.
+/// What happens to pending entries whose stream entry is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum ReferencePolicy {
-    /// Keep them pending.
+    /// KEEPREF: the entries stay pending.
     #[default]
     Keep,
-    /// Delete them from all groups.
+    /// DELREF: the entries are removed from the pending lists of all groups.
     Delete,
-    /// Delete the stream entry only if all groups have acknowledged it.
+    /// ACKED: the stream entry is deleted only if all groups have acknowledged it.
     Acknowledged,
 }
 
@@ -37,7 +37,7 @@ impl ReferencePolicy {
     }
 }
 
-/// Reply codes for each entry.
+/// Codes that XDELEX and XACKDEL reply for each entry.
 const MISSING: i64 = -1;
 const DELETED: i64 = 1;
 const REFERENCED: i64 = 2;
@@ -78,14 +78,14 @@ impl RemovedEntries {
         was_there
     }
 
-    /// Replicates the acknowledgements.
+    /// Replicates the removal from pending lists as XACK.
     pub(super) fn log_acknowledged(&self, context: &mut Context<'_>, key: &Key<'_>) {
         for (name, ids) in &self.acknowledged {
             log_ids(context, &[b"XACK", key.bytes(), name], ids);
         }
     }
 
-    /// Replicates the deletions.
+    /// Replicates the deletion of stream entries as XDEL.
     pub(super) fn log_deleted(&self, context: &mut Context<'_>, key: &Key<'_>) {
         if !self.deleted.is_empty() {
             log_ids(context, &[b"XDEL", key.bytes()], &self.deleted);
@@ -159,7 +159,7 @@ impl<'a> RemovalArguments<'a> {
     }
 }
 
-/// XDELEX key [KEEPREF | DELREF | ACKED] IDS numids id [id ...]
+/// Handles `XDELEX key [KEEPREF | DELREF | ACKED] IDS numids id [id ...]`.
 pub(super) fn xdelex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find_stream(&key)?;
@@ -174,7 +174,7 @@ pub(super) fn xdelex(context: &mut Context<'_>) -> Result<(), CommandError> {
         let delete = |id: &StreamId| {
             let id = *id;
             if removal.references == ReferencePolicy::Delete {
-                // Also if the stream entry itself was deleted earlier.
+                // Remove the entry from the pending lists even if the stream entry was deleted earlier.
                 removed.remove_from_pending(stream, id);
             }
             // An id beyond a group's last delivered id counts as unacknowledged, even if no such entry exists.
@@ -192,7 +192,7 @@ pub(super) fn xdelex(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// XACKDEL key group [KEEPREF | DELREF | ACKED] IDS numids id [id ...]
+/// Handles `XACKDEL key group [KEEPREF | DELREF | ACKED] IDS numids id [id ...]`.
 pub(super) fn xackdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name) = (context.key(1)?, context.arg(2));
     let found = context.read_stream(&key)?;

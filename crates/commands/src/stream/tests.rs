@@ -298,7 +298,7 @@ fn xreadgroup_claims_long_pending_entries() {
     client.now = Millis(client.now.0 + 50);
     let before = client.logged_commands().len();
     client.check_replies(&[
-        // The longest pending entry comes first, new entries last; deleted entries are no longer pending.
+        // The longest pending entry comes first and new entries come last. Deleted entries are no longer pending.
         ("xreadgroup group g bob claim 50 streams s >", "*1|*2|$1|s|*3|*4|$3|3-0|*2|$1|a|$1|3|:100|:1|*4|$3|1-0|*2|$1|a|$1|1|:50|:2|*4|$3|4-0|*2|$1|a|$1|4|:0|:0"),
         ("xreadgroup group g alice claim 50 streams s >", "*-1"),
         ("xreadgroup group g alice claim 0 count 1 noack streams s >", "*1|*2|$1|s|*1|*4|$3|1-0|*2|$1|a|$1|1|:0|:3"),

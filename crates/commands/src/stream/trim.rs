@@ -21,14 +21,14 @@ pub(super) struct TrimOptions {
     references: Option<ReferencePolicy>,
 }
 
-/// Parses a non-negative number with the given error message.
+/// Parses a number, which must not be negative. `negative` is the error message.
 fn parse_amount(context: &Context<'_>, index: usize, negative: &'static str) -> Result<u64, CommandError> {
     u64::try_from(context.integer(index)?).map_err(|_| CommandError::text(negative))
 }
 
 impl TrimOptions {
-    /// Parses a trim option at argument `index`. Returns the index of the next argument, or `None` if another word is
-    /// there.
+    /// Parses a trim option at argument `index`. Returns the index of the next argument, or `None` if argument `index`
+    /// is another word.
     pub(super) fn parse_option(
         &mut self,
         context: &Context<'_>,
@@ -76,7 +76,7 @@ impl TrimOptions {
         self.references.is_some()
     }
 
-    /// Combines the options to a trim, if one was requested.
+    /// Combines the parsed options into a trim. Returns `None` if the command requests no trim.
     pub(super) fn finish(self, context: &Context<'_>) -> Result<Option<TrimRequest>, CommandError> {
         const LIMIT_WITHOUT_APPROXIMATE: CommandError = CommandError::text(
             "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
@@ -111,7 +111,7 @@ impl TrimOptions {
     }
 }
 
-/// A trim to execute.
+/// A validated trim, which can be applied to a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TrimRequest {
     trim: StreamTrim,
@@ -121,23 +121,23 @@ pub(super) struct TrimRequest {
 
 /// The result of a trim.
 pub(super) struct TrimResult {
-    /// Number of deleted entries.
+    /// Number of entries that the trim deleted.
     pub(super) deleted_count: u64,
-    /// The removed nodes, to be dropped by the caller.
+    /// The nodes that the trim removed. The caller drops them, in the background if they are large.
     pub(super) removed_nodes: Stream,
     removed_entries: RemovedEntries,
-    /// The arguments of an equivalent trim with an exact bound. `None` if entries older than deleted ones are still
-    /// there.
+    /// The arguments of an equivalent trim with an exact bound. `None` if the stream still has entries that are older
+    /// than deleted ones, so that no exact bound has the same effect.
     exact_form: Option<(&'static [u8], Vec<u8>)>,
 }
 
 impl TrimRequest {
-    /// Whether the trim is deterministic, given the same stream.
+    /// Whether the trim has the same result on every server with the same stream.
     pub(super) fn is_exact(&self) -> bool {
         self.exactness == TrimPrecision::Exact && self.references == ReferencePolicy::Keep
     }
 
-    /// Trims the stream.
+    /// Deletes entries from the stream as the trim requests.
     pub(super) fn apply(&self, stream: &mut Stream) -> TrimResult {
         if self.references != ReferencePolicy::Keep {
             return self.run_with_references(stream);
@@ -169,7 +169,7 @@ impl TrimRequest {
                 gone = stream.trim_through(*last);
                 exactly = Some(self.exact_equivalent(stream.head(), stream.first_id()));
             }
-            // The stream now has gaps, which count as deletions by XDEL: a lag across them is unknown.
+            // The stream now has gaps, which count like deletions by XDEL: the lag of a group across them is unknown.
             _ => {
                 for id in &ids {
                     stream.delete(*id);
@@ -180,7 +180,7 @@ impl TrimRequest {
         TrimResult { deleted_count: cut, removed_nodes: gone, removed_entries: removed, exact_form: exactly }
     }
 
-    /// The arguments of an equivalent exact trim; `head` and `first` describe the stream after the trim.
+    /// The arguments of an equivalent exact trim. `head` and `first` describe the stream after the trim.
     fn exact_equivalent(&self, head: StreamHead, first: StreamId) -> (&'static [u8], Vec<u8>) {
         match self.trim {
             StreamTrim::MaxLen(_) => (b"MAXLEN", head.len.to_string().into_bytes()),
@@ -193,7 +193,7 @@ impl TrimRequest {
 }
 
 impl TrimResult {
-    /// Replicates the trim by its effect.
+    /// Replicates the trim by its effect instead of its arguments.
     pub(super) fn log_trim(&self, context: &mut Context<'_>, key: &Key<'_>) {
         self.log_removed(context, key);
         if let Some((word, value)) = &self.exact_form {

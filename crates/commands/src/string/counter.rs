@@ -1,4 +1,4 @@
-//! INCR, DECR, INCRBY, DECRBY and INCRBYFLOAT.
+//! Implements INCR, DECR, INCRBY, DECRBY and INCRBYFLOAT.
 
 use engine::{CommandError, Context, EventClass};
 use keyspace::{EncodingHint, EntryRef, Key, PackedValue};
@@ -65,7 +65,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
     Ok(())
 }
 
-/// Stores a number under a key and keeps its expiry.
+/// Stores a number as the value of a key. The key keeps its expiry.
 fn store_number(
     context: &mut Context<'_>,
     key: &Key<'_>,

@@ -1,11 +1,11 @@
-//! GET, GETDEL, GETEX, STRLEN, DELEX and DIGEST.
+//! Implements GET, GETDEL, GETEX, STRLEN, DELEX and DIGEST.
 
 use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key, Value};
 
 use super::options::{AcceptedOptions, Comparison, Expiry, SetOptions, digest};
 
-/// Replies with the string under `key` or null. Returns the entry's place.
+/// Replies with the string under `key`, or with null if the key does not exist. Returns the entry's place.
 #[inline(always)]
 pub(super) fn reply_string(
     context: &mut Context<'_>,
@@ -81,7 +81,7 @@ pub(super) fn delifeq(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// DELEX key [(IFEQ | IFNE) value | (IFDEQ | IFDNE) digest]
+/// Handles `DELEX key [(IFEQ | IFNE) value | (IFDEQ | IFDNE) digest]`.
 pub(super) fn delex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let words = context.args.len();
     if words != 2 && words != 4 {
@@ -108,7 +108,7 @@ pub(super) fn delex(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Deletes the key if it was found, and replies with the number of deleted keys.
+/// Deletes the key if `found` is set, and replies with the number of deleted keys.
 fn delete_if_found(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>) {
     if let Some(place) = found {
         context.delete(key, place);
@@ -118,7 +118,7 @@ fn delete_if_found(context: &mut Context<'_>, key: &Key<'_>, found: Option<Entry
     context.reply.integer(i64::from(found.is_some()));
 }
 
-/// DIGEST key
+/// Handles `DIGEST key`.
 pub(super) fn reply_digest(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     match context.find_for_read(&key) {

@@ -10,7 +10,7 @@ use super::options::Expiry;
 use crate::long_double::LongDouble;
 use crate::time_arg::parse_time_option;
 
-/// The unparsed arguments.
+/// The arguments of INCREX before numbers are parsed.
 #[derive(Default)]
 struct IncrexArguments<'a> {
     by_int: Option<&'a [u8]>,
@@ -19,7 +19,7 @@ struct IncrexArguments<'a> {
     upper: Option<&'a [u8]>,
     is_saturating: bool,
     expiry: Expiry<'a>,
-    /// ENX: set the expiry only if the key has none.
+    /// Whether the expiry is set only if the key has none (ENX).
     only_without_expiry: bool,
 }
 
@@ -57,7 +57,7 @@ impl<'a> IncrexArguments<'a> {
         Ok(words)
     }
 
-    /// Handles an option that has a value.
+    /// Handles an option that is followed by a value.
     fn parse_value_option(&mut self, word: &[u8], value: &'a [u8]) -> Result<(), CommandError> {
         let slot = match () {
             () if word.eq_ignore_ascii_case(b"byint") => &mut self.by_int,
@@ -85,7 +85,7 @@ enum BoundedSum<N> {
     Above,
 }
 
-/// The common interface of integers and floating-point numbers.
+/// The operations that INCREX needs of both integers and floating-point numbers.
 trait BoundedNumber: Copy + PartialEq + Default {
     const MIN_VALUE: Self;
     const MAX_VALUE: Self;
@@ -265,10 +265,10 @@ impl IncrexArguments<'_> {
     }
 }
 
-/// The new value of a key.
+/// The change that INCREX makes to a key.
 struct CounterChange<'c> {
     found: Option<EntryRef>,
-    /// The new expiry.
+    /// The expiry after the change; `None` if the key will have none.
     new_expiry: Option<Millis>,
     arguments: &'c IncrexArguments<'c>,
 }

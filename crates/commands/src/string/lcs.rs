@@ -75,7 +75,7 @@ fn read_string(context: &mut Context<'_>, index: usize) -> Result<Vec<u8>, Comma
     Ok(string.bytes.to_vec())
 }
 
-/// A common range: its start in each string and its length.
+/// A range of bytes that both strings have in common: its start in each string and its length.
 #[derive(Clone, Copy)]
 struct CommonRange {
     first: usize,
@@ -136,7 +136,7 @@ impl<'a> LcsTable<'a> {
         sequence
     }
 
-    /// The common ranges, last first.
+    /// Returns the ranges that both strings have in common, the last one first.
     fn matches(&self) -> Vec<CommonRange> {
         let mut matches: Vec<CommonRange> = Vec::new();
         self.backtrack(|i, j| match matches.last_mut() {

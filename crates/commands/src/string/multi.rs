@@ -1,4 +1,4 @@
-//! MGET, MSET, MSETNX and MSETEX.
+//! Implements MGET, MSET, MSETNX and MSETEX.
 
 use clock::Millis;
 use engine::{CommandError, Context};
@@ -48,7 +48,7 @@ pub(super) fn msetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
     }
     for index in pair_indexes(context.args, "msetnx")? {
-        // If a key is named twice, the last value wins.
+        // If the request names a key twice, the last value wins.
         let (key, value) = (context.key(index)?, context.arg(index + 1));
         store_string(context, &key, value, None);
     }
@@ -56,7 +56,7 @@ pub(super) fn msetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// MSETEX numkeys key value [key value ...] [NX | XX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]
+/// Handles `MSETEX numkeys key value [key value ...] [NX | XX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`.
 pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let count = resp::parse_i64(context.arg(1)).filter(|count| (1..=i64::from(i32::MAX)).contains(count));
     let count = count.ok_or(CommandError::text("ERR invalid numkeys value or out of range"))? as usize;

@@ -12,7 +12,7 @@ bitflags! {
     #[derive(Debug, Clone, Copy)]
     pub(super) struct AcceptedOptions: u8 {
         const NX_XX = 1;
-        /// IFEQ, IFNE, IFDEQ and IFDNE.
+        /// The conditions IFEQ, IFNE, IFDEQ and IFDNE, which compare the stored string.
         const COMPARISONS = 1 << 1;
         const GET = 1 << 2;
         const KEEPTTL = 1 << 3;
@@ -41,18 +41,19 @@ pub(super) enum SetCondition<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Comparison<'a> {
     operand: ComparisonValue<'a>,
-    /// Whether the string must be equal or must differ. A missing key never equals anything.
+    /// Whether the string must be equal to the operand, or else must differ from it. A missing key never equals
+    /// anything.
     must_be_equal: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ComparisonValue<'a> {
     Value(&'a [u8]),
-    /// Hexadecimal digits. As in Redis, they are validated only if the key exists.
+    /// A digest as hexadecimal digits. As in Redis, the digits are validated only if the key exists.
     Digest(&'a [u8]),
 }
 
-/// Hexadecimal digits of a digest.
+/// Number of hexadecimal digits of a digest.
 const DIGEST_DIGITS: usize = 16;
 
 /// The digest of a string as in Redis: XXH3-64 without a seed.
@@ -61,7 +62,7 @@ pub(super) fn digest(bytes: &[u8]) -> u64 {
 }
 
 impl<'a> Comparison<'a> {
-    /// Whether the word is a comparison option.
+    /// Whether the word is IFEQ, IFNE, IFDEQ or IFDNE.
     pub(super) fn is_comparison_option(word: &[u8]) -> bool {
         [&b"ifeq"[..], b"ifne", b"ifdeq", b"ifdne"].iter().any(|known| word.eq_ignore_ascii_case(known))
     }
@@ -77,7 +78,7 @@ impl<'a> Comparison<'a> {
         Self { operand: with, must_be_equal: is("ifeq") || is("ifdeq") }
     }
 
-    /// Evaluates the comparison; `found` is the stored string, if the key exists.
+    /// Whether the comparison holds for the stored string, `found`, which is `None` if the key does not exist.
     ///
     /// # Errors
     /// The digest to compare with has an invalid length.
@@ -96,15 +97,15 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// The expiry options.
+/// The expiry that a command's options request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Expiry<'a> {
-    /// No option: setting a key clears its expiry, reading keeps it.
+    /// No option was given: a command that sets a key clears its expiry, and a command that reads a key keeps it.
     #[default]
     Unspecified,
     Keep,
     Persist,
-    /// EX, PX, EXAT or PXAT with its unparsed number.
+    /// The options EX, PX, EXAT and PXAT, with the number that is not parsed yet.
     At {
         number: &'a [u8],
         unit: TimeUnit,
@@ -113,7 +114,7 @@ pub(super) enum Expiry<'a> {
 }
 
 impl Expiry<'_> {
-    /// The requested expiry time, if there is one.
+    /// Returns the requested expiry time, or `None` if the options request none.
     pub(super) fn resolve(
         &self,
         context: &Context<'_>,
@@ -132,7 +133,7 @@ impl Expiry<'_> {
 pub(super) struct SetOptions<'a> {
     pub(super) condition: SetCondition<'a>,
     pub(super) expiry: Expiry<'a>,
-    /// GET: reply with the old value.
+    /// Whether the command replies with the old value (GET).
     pub(super) get: bool,
 }
 
@@ -158,7 +159,7 @@ impl<'a> SetOptions<'a> {
                 () => None,
             };
             if let Some(condition) = condition {
-                // Repeating an option is allowed, except for comparisons; a different condition is an error.
+                // An option may be repeated, except for comparisons. A different condition is an error.
                 let repeated =
                     options.condition == condition && !matches!(condition, SetCondition::Comparison(_));
                 if options.condition != SetCondition::Always && !repeated {
@@ -185,7 +186,7 @@ impl<'a> SetOptions<'a> {
     }
 }
 
-/// Combines a repeated option: the last value of the same option wins, different options conflict.
+/// Combines two expiry options. If the same option is repeated, its last value wins; different options conflict.
 fn merge_expiry<'a>(before: Expiry<'a>, now: Expiry<'a>) -> Result<Expiry<'a>, CommandError> {
     let kind = |expiry: Expiry<'_>| match expiry {
         Expiry::At { unit, base, .. } => Some((unit, base)),

@@ -1,4 +1,4 @@
-//! APPEND, SETRANGE and GETRANGE.
+//! Implements APPEND, SETRANGE and GETRANGE.
 
 use std::sync::atomic::Ordering;
 
@@ -77,7 +77,7 @@ pub(super) fn getrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The bytes from `start` to `end`, both inclusive; negative values count from the end.
+/// The bytes from `start` to `end`, both inclusive. Negative positions count from the end.
 fn inclusive_slice(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     if start < 0 && end < 0 && start > end {
         return b"";

@@ -1,4 +1,4 @@
-//! SET, SETNX, SETEX, PSETEX and GETSET.
+//! Implements SET, SETNX, SETEX, PSETEX and GETSET.
 
 use clock::Millis;
 use engine::{CommandError, Context, EventClass, KeyFlags};
@@ -9,7 +9,7 @@ use super::get::reply_string;
 use super::options::{AcceptedOptions, Expiry, SetCondition, SetOptions};
 use crate::time_arg::{TimeBase, TimeUnit, parse_expire};
 
-/// Key flags of SET: with GET it also returns the old value.
+/// Key flags of SET. With the option GET, the command also returns the old value.
 pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
     if args.from(3).iter().any(|word| word.eq_ignore_ascii_case(b"get")) {
         KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE
@@ -62,7 +62,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Sends the `set` event, and `expire` if the key has an expiry.
+/// Sends the event `set`, and the event `expire` if the key has an expiry.
 pub(super) fn notify_set(context: &Context<'_>, key: &Key<'_>, expires: bool) {
     context.notify(EventClass::STRING, "set", key);
     if expires {
@@ -70,8 +70,8 @@ pub(super) fn notify_set(context: &Context<'_>, key: &Key<'_>, expires: bool) {
     }
 }
 
-/// Replicates SET with an absolute expiry and without options that a replica may not support: GET, and a comparison,
-/// which has succeeded. Other options are replicated verbatim.
+/// Replicates SET with an absolute expiry. Options that a replica may not support are omitted: GET, and a comparison,
+/// which has already succeeded. All other options are replicated verbatim.
 fn log_set(
     context: &mut Context<'_>,
     key: &Key<'_>,

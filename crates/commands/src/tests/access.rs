@@ -1,4 +1,4 @@
-//! Tests of ACL checks.
+//! Tests of ACL checks before and during the execution of commands.
 
 use engine::{ChannelKind, CommandOrigin, DispatchStatus, Session};
 
@@ -12,14 +12,14 @@ fn command_denied(name: &str) -> String {
     format!("-NOPERM User u has no permissions to run the '{name}' command")
 }
 
-/// A client authenticated as a user with these rules.
+/// Creates a client that is authenticated as a user with these rules.
 fn create_user(rules: &str) -> Client {
     let mut client = Client::new();
     client.check_replies(&[(&format!("acl setuser u on nopass {rules}"), "+OK"), ("auth u x", "+OK")]);
     client
 }
 
-/// Changes a user as another client would.
+/// Changes the rules of a user, as another client would.
 fn change_user(client: &Client, name: &str, rules: &str) {
     let rules: Vec<&[u8]> = rules.split(' ').map(str::as_bytes).collect();
     client.engine.change_users(|users| users.set(name.as_bytes(), &rules)).unwrap();
@@ -142,7 +142,7 @@ fn acl_is_checked_on_queueing_and_on_exec() {
          command",
     )]);
     change_user(&client, "u", "+@all");
-    // A queued command may itself revoke permissions.
+    // A queued command may itself revoke permissions of the transaction's user.
     client.check_replies(&[(
         "multi\nacl setuser u -get\nget a\nexec",
         &format!("+OK|+QUEUED|+QUEUED|*2|+OK|{EXEC_GET}"),
@@ -157,7 +157,7 @@ const EXEC_GET: &str = "-NOPERM ACLs rules changed between the moment the transa
 fn acl_change_applies_from_next_command() {
     let mut client = Client::new();
     client.check_replies(&[
-        // Within one pipeline, the client's own rules.
+        // Within one pipeline, a client changes its own rules.
         (
             "set a 1\nacl setuser default -set\nset a 2\nget a",
             &format!("+OK|+OK|{}|$1|1", command_denied("set").replace("User u", "User default")),
@@ -204,7 +204,7 @@ fn acl_log_records_user_command_and_context() {
     client.check_replies(&[("acl log reset", "+OK"), ("acl log", "*0")]);
 }
 
-/// A script has only the permissions of the user that runs it.
+/// A script has only the permissions of the user whose client runs the script.
 #[test]
 fn script_has_permissions_of_its_client() {
     let mut client = create_user("+@all -set ~x resetchannels");
@@ -315,7 +315,8 @@ fn read_category_does_not_allow_scripts() {
     ]);
 }
 
-/// Regression test: GEORADIUS checked the key of the first STORE but wrote to that of the last one.
+/// Regression test: GEORADIUS with several STORE options checked the key of the first option but wrote to the key of
+/// the last one.
 #[test]
 fn georadius_checks_permissions_of_stored_key() {
     let mut client = create_user("%R~{a}src %W~{a}ok %RW~g ~s +@all");
@@ -335,7 +336,8 @@ fn georadius_checks_permissions_of_stored_key() {
     ]);
 }
 
-/// Regression test: COPY was checked for the first DB option but copied to the database of the last one.
+/// Regression test: COPY with several DB options was checked for the database of the first option but copied to the
+/// database of the last one.
 #[test]
 fn copy_checks_every_named_database() {
     let mut client = create_user("~* +@all db=0,1");

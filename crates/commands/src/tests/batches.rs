@@ -85,7 +85,7 @@ fn http_request_closes_connection() {
     }
 }
 
-/// The next pipelined command may also be keyless; the slots must be unlocked between the two.
+/// The slots must be unlocked after the flush even if the next command of the pipeline locks no slot.
 #[test]
 fn flush_frees_memory_after_unlocking_slots() {
     let mut client = Client::new();
@@ -95,7 +95,7 @@ fn flush_frees_memory_after_unlocking_slots() {
     }
 }
 
-/// However large or numerous its replies, a client's output stops at the output buffer limit and the client is
+/// However large or numerous a client's replies are, its output stops at the output buffer limit and the client is
 /// disconnected.
 #[test]
 fn client_is_disconnected_while_building_oversized_reply() {
@@ -116,7 +116,7 @@ fn client_is_disconnected_while_building_oversized_reply() {
             "{text}: {}",
             out.capacity()
         );
-        // A disconnected client executes nothing more, so another client checks that.
+        // A disconnected client executes no more commands, so another client checks the state.
         client.session = Session::new(2, engine::CommandOrigin::Client, true);
         client.check_replies(&[("exists after", ":0")]);
     }
@@ -168,7 +168,7 @@ fn cluster_replica_refuses_writes_to_own_slot() {
     client.check_replies(&[("get k", "$-1")]);
 }
 
-/// Reading an expired key deletes it, which is a write, too.
+/// A read of an expired key deletes the key, which is a write and must not happen while writes are paused.
 #[test]
 fn paused_writes_prevent_expiry_deletions() {
     let mut client = Client::with_recording_log();
@@ -193,7 +193,7 @@ fn retained_slot_lock_is_released() {
         let said = client.run_to_text(several);
         assert_eq!(said.lines().filter(|line| line.starts_with('-')).count(), 2, "{said}");
         assert!(said.ends_with("$1\r\n1\r\n"), "{said}");
-        // Blocks forever if a slot is still locked.
+        // This call blocks forever if a slot is still locked.
         drop(LockedSlots::all(&client.engine.keyspace.acquire_global_lock()));
     }
 }
@@ -223,7 +223,7 @@ fn write_from_threads(
     });
 }
 
-/// Threads lock slots ahead that other threads wait for, in any order, without a deadlock.
+/// Threads lock slots in advance for which other threads wait, in any order. There must be no deadlock.
 #[test]
 fn concurrent_batches_on_shared_slots_do_not_deadlock() {
     let mut client = Client::new();
@@ -259,7 +259,7 @@ fn batch_is_appended_to_log_at_once() {
     assert_eq!(client.logged_commands(), all.map(|line| format!("0 {line}")));
     assert_eq!(client.append_count(), 1);
     drop(LockedSlots::all(&client.engine.keyspace.acquire_global_lock()));
-    // Slow, multi-key and keyless commands follow the effects of the commands before them.
+    // The effects of slow, multi-key and keyless commands are appended after the effects of the commands before them.
     for between in ["getrange a 0 1", "mget a b", "dbsize", "multi\nget a\nexec", "nosuch"] {
         let before = client.append_count();
         client.run_to_text(&format!("set x 1\nset y 2\n{between}\nset x 3"));
@@ -334,14 +334,14 @@ fn batch_yields_at_end_of_time_slice_and_resumes() {
         turns += 1;
     }
     assert_eq!((from, flow), (4, DispatchStatus::Done));
-    // A refused command does not advance the clock of the time slice until the next part of the batch.
+    // A refused command does not advance the clock that measures the time slice, until the next part of the batch.
     assert!((3..=4).contains(&turns), "{turns}");
     let said = String::from_utf8_lossy(&out).replace("\r\n", "|");
     let nosuch = "-ERR unknown command 'nosuch', with args beginning with: |";
     assert_eq!(said, format!(":1|$1|1|{nosuch}:2|"));
 }
 
-/// Executed commands are counted per client, including those in transactions and scripts; refused ones are not.
+/// The count of a client's executed commands includes those in transactions and scripts, but not refused commands.
 #[test]
 fn only_executed_commands_count_for_client() {
     let mut client = Client::new();
@@ -417,7 +417,7 @@ fn unauthenticated_client_gets_noauth_first() {
     ]);
 }
 
-/// A monitor connection accepts no keyspace commands, as a replica's does not.
+/// A client that runs MONITOR may not access keys, and neither may the connection of a replica.
 #[test]
 fn monitor_client_cannot_access_keys() {
     let mut client = Client::new();

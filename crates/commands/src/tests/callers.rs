@@ -1,5 +1,5 @@
 //! Tests that each command behaves the same for all callers: clients, transactions, scripts and the master. Most are
-//! regression tests for the time when each caller had its own copy of the dispatch code.
+//! regression tests from the time when each caller had its own copy of the dispatch code.
 
 use std::sync::{Arc, Weak};
 
@@ -12,7 +12,7 @@ use resp::Value;
 
 use crate::testing::Client;
 
-/// A shell that handles INFO and ROLE at once and blocks on all other commands.
+/// Stands for the server outside of the engine: executes INFO and ROLE at once and blocks on all other commands.
 #[derive(Debug)]
 struct ImmediateShell;
 
@@ -46,7 +46,7 @@ fn with_shell(client: &Client) -> Arc<dyn Shell> {
     shell
 }
 
-/// Completes the remaining commands of an EXEC, each with the reply `said`. Returns the whole reply.
+/// Completes the remaining commands of an EXEC, each with the reply `said`. Returns the whole reply to EXEC.
 fn finish_exec(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -> String {
     let (mut out, mut reply) = (Vec::new(), None);
     loop {
@@ -55,7 +55,7 @@ fn finish_exec(client: &mut Client, said: &str, carried_out: &mut Vec<NodeComman
         let Some((command, _)) = dispatcher.resume_exec(worker, session, client.now, reply, &mut out) else {
             break;
         };
-        // No slot is locked while the shell waits.
+        // No slot is locked while the command is executed outside of the engine.
         drop(LockedSlots::all(&engine.keyspace.acquire_global_lock()));
         carried_out.push(command);
         reply = Some(said.as_bytes().to_vec());
@@ -121,7 +121,7 @@ fn blocking_shell_commands_run_after_rest_of_transaction() {
     let reply = finish_exec(&mut client, "+DONE\r\n", &mut carried_out);
     assert_eq!(reply, "*5|+OK|+DONE|$1|v|+DONE|+master|");
     assert_eq!(carried_out, [NodeCommand::Replicaof, NodeCommand::ConfigSet]);
-    // Without slots to hold, all run in order: the role has changed by the last ROLE.
+    // Without slots to hold, all commands run in order, so the role has changed when the last ROLE runs.
     client.run_to_text("multi\nrole\nreplicaof no one\necho a\nrole\nselect 3\nconfig set a b");
     assert_eq!(client.run_status("exec"), DispatchStatus::Node(NodeCommand::Exec));
     assert_eq!(client.session.db(), 0, "that comes behind what waits");
@@ -130,7 +130,8 @@ fn blocking_shell_commands_run_after_rest_of_transaction() {
     assert_eq!((client.session.db(), carried_out.len()), (3, 4));
 }
 
-/// A blocking shell command, or one that this server lacks, fails in scripts with an error.
+/// A command that the server executes outside of the engine and that blocks, or that this server lacks, fails with an
+/// error in a script.
 #[test]
 fn script_can_call_nonblocking_shell_commands() {
     let mut client = Client::with_recording_log();
@@ -210,7 +211,7 @@ fn script_flags_act_like_command_flags() {
     assert_eq!(client.run_status("exec"), DispatchStatus::Paused);
     client.run_to_text("discard");
     client.engine.pauses.unpause(&client.engine.settings, PausePurpose::Client);
-    // Same for out of memory and for stale data.
+    // The flags for out of memory and for stale data act in the same way.
     client.engine.settings.set_node_flag(NodeFlags::OUT_OF_MEMORY, true);
     assert_eq!(client.call(&["fcall", "reads", "1", "k"]), Value::Null);
     assert_eq!(client.call(&["eval", "#!lua flags=allow-oom\nreturn 1", "0"]), Value::Integer(1));
@@ -223,7 +224,7 @@ fn script_flags_act_like_command_flags() {
     }
 }
 
-/// Regression test: a blocked client was served although its permissions had been revoked meanwhile.
+/// Regression test: a blocked client was served although its permissions had been revoked while it waited.
 #[test]
 fn blocked_client_without_permission_is_not_served() {
     let waits = [
@@ -259,7 +260,7 @@ fn blocked_client_without_permission_is_not_served() {
     }
 }
 
-/// A change of other users' permissions does not affect a blocked client.
+/// A change of another user's permissions does not affect a blocked client.
 #[test]
 fn blocked_client_is_served_after_change_of_other_user() {
     let mut client = Client::with_recording_log();

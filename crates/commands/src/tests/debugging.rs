@@ -9,7 +9,7 @@ use scripting::DebugConsole;
 
 use crate::testing::Client;
 
-/// A debugger session that sends these lines in order and then disconnects.
+/// A debugger's client that sends the given lines in order and then disconnects.
 #[derive(Debug)]
 struct ScriptedConsole {
     lines: Vec<&'static str>,

@@ -9,7 +9,7 @@ use crate::testing::Client;
 
 const OOM_ERROR: &str = "-OOM command not allowed when used memory > 'maxmemory'.";
 
-/// A server with this eviction policy and `room` bytes of memory left.
+/// Creates a client of a server with this eviction policy and `room` bytes of memory left.
 fn client_with_limit(policy: EvictionPolicy, room: usize) -> Client {
     let client = Client::with_recording_log();
     client.engine.settings.set_eviction_settings(policy, 5, 100, true);
@@ -39,7 +39,7 @@ fn noeviction_refuses_writes_over_memory_limit() {
         ("del a", ":1"),
         ("set b 1", "+OK"),
     ]);
-    // The write was queued while there was memory.
+    // The write was queued while there was enough memory.
     client.check_replies(&[("multi", "+OK"), ("set c 1", "+QUEUED")]);
     client.engine.limit_memory(1);
     client.check_replies(&[(
@@ -91,7 +91,7 @@ fn lru_evicts_oldest_keys_and_replicates_deletions_first() {
     let gone = client.worker.stats.evicted_keys.load(std::sync::atomic::Ordering::Relaxed) as usize;
     let new = remaining_keys(&mut client, "new", 1000);
     assert_eq!(unused + new + gone, 2000);
-    // Nearly all unused keys were evicted first.
+    // Nearly all keys that were not used must have been evicted before used keys.
     assert!(unused - used < 20, "{used} used and {} unused keys are left", unused - used);
     assert!(used > 150, "{used}");
 }

@@ -99,7 +99,7 @@ fn migrate_requires_own_or_migrating_slot() {
     assert!(matches!(client.engine.check_migratable(&keys(&["a"])), Err(CommandError::Redirect { .. })));
 }
 
-/// A node with several databases and one migrating slot.
+/// Creates a client of a node with several databases and one migrating slot.
 fn client_with_migrating_slot() -> Client {
     let mut client = Client::in_cluster_with(4);
     client.check_replies(&[
@@ -115,7 +115,8 @@ fn client_with_migrating_slot() -> Client {
 #[test]
 fn migrating_slot_refuses_moves_between_databases() {
     const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
-    // The topology of this test has no address for the target.
+    // The topology of this test has no address for the migration's target, so the node replies with an error instead of
+    // a redirection.
     const ASK: &str = "-CLUSTERDOWN Hash slot not served";
     let mut client = client_with_migrating_slot();
     client.check_replies(&[
@@ -126,7 +127,7 @@ fn migrating_slot_refuses_moves_between_databases() {
         ("copy {t}8 {t}9", ASK),
         ("copy {t}8 {t}9 db 0", ASK),
         ("copy {t}1 {t}1 db 0", "-ERR source and destination objects are the same"),
-        // A database that is no number counts as another one; a syntax error does not.
+        // A database that is not a number counts as a database other than the selected one; a syntax error does not.
         ("copy {t}1 {t}1 db x", TRY_AGAIN),
         ("copy {t}8 {t}9 db x", TRY_AGAIN),
         ("copy {t}1 {t}1 nonsense", "-ERR syntax error"),
@@ -154,8 +155,8 @@ fn queued_select_determines_database_of_migrating_slot() {
     ]);
 }
 
-/// As in Valkey, a queued COPY names another database if it is not the one before MULTI; EXEC compares with the selected
-/// one.
+/// As in Valkey, the database that a queued COPY names is compared with the database selected before MULTI. EXEC compares
+/// it with the database that is selected when the COPY is executed.
 #[test]
 fn queued_copy_is_compared_with_the_database_before_multi() {
     const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
@@ -170,7 +171,7 @@ fn queued_copy_is_compared_with_the_database_before_multi() {
     ]);
 }
 
-/// Regression test: EXEC does not lock MIGRATE's keys, but they were looked up nevertheless.
+/// Regression test: EXEC does not lock the keys of a queued MIGRATE, but the keys were looked up nevertheless.
 #[test]
 fn queued_migrate_does_not_look_up_unlocked_slot() {
     let mut client = client_with_migrating_slot();

@@ -10,14 +10,14 @@ use crate::testing::Client as Tester;
 /// Connects another client that runs MONITOR.
 fn start_monitor(client: &Tester) -> Session {
     let connect = || client.engine.clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| ()));
-    // Takes client id 1, so that the monitor gets another.
+    // This connection takes client id 1, so that the monitor gets another id.
     let (_, seen) = (connect(), connect());
     let mut session = Session::of(seen, CommandOrigin::Client, true);
     client.engine.start_monitor(&mut session);
     session
 }
 
-/// The commands shown since the last call, without timestamps.
+/// Returns the commands that MONITOR has shown since the last call, without their timestamps.
 fn monitor_output(monitor: &Session) -> Vec<String> {
     let mut seen = Vec::new();
     monitor.take_messages(&mut seen);

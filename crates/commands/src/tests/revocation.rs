@@ -9,7 +9,7 @@ use keyspace::Keyspace;
 
 use crate::testing::run_buffer;
 
-/// A server shared by several threads.
+/// A server that several threads of a test share.
 struct Server {
     engine: Engine,
     commands: Commands,
@@ -45,8 +45,8 @@ impl ServerClient<'_> {
     }
 }
 
-/// Regression test: after CLIENT KILL replied OK, the killed client's pipelined commands ran on for up to 400 ms, a
-/// million writes.
+/// Regression test: after CLIENT KILL had replied OK, the killed client's pipelined commands continued for up to 400
+/// ms, which is a million writes.
 fn check_nothing_runs_after_ok(order: impl Fn(u64) -> String) {
     let server = Server::new();
     for round in 0..40 {
@@ -62,8 +62,8 @@ fn check_nothing_runs_after_ok(order: impl Fn(u64) -> String) {
                 let batch = "incr k\npublish c m\n".repeat(20_000);
                 began.store(true, Ordering::Release);
                 victim.run(&batch);
-                // A killed client finishes its batch before it is disconnected. If it was faster than the kill, it is
-                // still connected.
+                // A killed client finishes its batch before it is disconnected. If the batch ended before the kill, the
+                // client is still connected.
                 while !counted.load(Ordering::Acquire) {
                     thread::yield_now();
                 }
@@ -79,7 +79,7 @@ fn check_nothing_runs_after_ok(order: impl Fn(u64) -> String) {
             let (_, before) = operator.run("get k\n");
             thread::sleep(std::time::Duration::from_micros(500));
             let (_, after) = operator.run("get k\n");
-            // Set before any assertion, since the other thread waits for it.
+            // Set the flag before any assertion can fail, because the other thread waits for it.
             counted.store(true, Ordering::Release);
             assert!(said.starts_with("+OK") || said.starts_with(":1"), "{said}");
             assert_eq!(before, after, "in round {round}");

@@ -11,7 +11,7 @@ fn start_tracking(client: &Tester) -> Session {
     Session::of(seen, CommandOrigin::Client, true)
 }
 
-/// Runs lines as that client.
+/// Runs lines as the other client and returns the output.
 fn run_as_other(client: &mut Tester, other: &mut Session, lines: &str) -> String {
     std::mem::swap(other, &mut client.session);
     let reply = client.run_to_text(lines);
@@ -63,7 +63,8 @@ fn tracked_prefixes_count_towards_client_memory() {
     client.engine.disconnect(&mut listener);
 }
 
-/// As in Valkey, the invalidation for FLUSHALL is sent at once and those for prefixes at the end of the batch.
+/// As in Valkey, the invalidation for FLUSHALL is sent at once, and the invalidations for prefixes are sent at the end
+/// of the batch.
 #[test]
 fn invalidations_around_flush_match_valkey_order() {
     let mut client = Tester::new();
@@ -74,7 +75,7 @@ fn invalidations_around_flush_match_valkey_order() {
     client.engine.disconnect(&mut listener);
 }
 
-/// The name of a long key is stored once, however many clients receive the invalidation.
+/// The name of a long key is stored only once, however many clients receive its invalidation.
 #[test]
 fn long_invalidations_share_memory() {
     let mut client = Tester::new();

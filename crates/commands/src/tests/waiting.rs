@@ -1,5 +1,5 @@
-//! Tests of blocking commands with a command table of its own: a key holds a number of items, TAKE blocks until one of
-//! its keys has an item, PASS moves an item from one key to another.
+//! Tests of blocking commands with a command table made for the tests: a key holds a number of items, TAKE blocks until
+//! one of its keys has an item, and PASS moves an item from one key to another.
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;
@@ -36,7 +36,7 @@ fn registry() -> &'static Registry {
     &REGISTRY
 }
 
-/// Takes one item from a key.
+/// Takes one item from the key at argument `index`. Returns whether there was an item.
 fn take_items(context: &mut Context<'_>, index: usize) -> Result<bool, CommandError> {
     let key = context.key(index)?;
     let Some(place) = context.find(&key) else { return Ok(false) };
@@ -67,7 +67,7 @@ fn block_on(context: &Context<'_>, keys: std::ops::Range<usize>) -> Result<Comma
     Ok(CommandOutcome::Block(KeyWait::new(keys, Kind::String, until, |reply| reply.null_array())))
 }
 
-/// TAKE key [key ...] seconds
+/// Handles `TAKE key [key ...] seconds`.
 fn run_take(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
     for index in keys.clone() {
@@ -80,7 +80,7 @@ fn run_take(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     block_on(context, keys)
 }
 
-/// PASS from to seconds
+/// Handles `PASS from to seconds`.
 fn run_pass(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     if !take_items(context, 1)? {
         return block_on(context, 1..2);
@@ -140,7 +140,7 @@ impl Server {
         self.sessions[client].waiter().is_some_and(|waiter| waiter.is_served())
     }
 
-    /// The reply of a blocked client, if it was served.
+    /// Returns the reply of a blocked client, or `None` if the client has not been served.
     fn take_served_reply(&mut self, client: usize) -> Option<String> {
         self.is_served(client).then(|| self.end_block(client, UnblockReason::Timeout).1)
     }
@@ -153,7 +153,7 @@ impl Server {
         (resumed, String::from_utf8(out).unwrap().replace("\r\n", "|"))
     }
 
-    /// Runs the command of an ended wait again.
+    /// Runs a client's command again after the wait has ended.
     fn retry(&mut self, client: usize) -> (DispatchStatus, String) {
         let (session, mut out) = (&mut self.sessions[client], Vec::new());
         let dispatcher = self.commands.dispatcher(&self.engine);
@@ -166,7 +166,7 @@ impl Server {
     }
 }
 
-/// The push messages queued for a client.
+/// Returns the push messages that are queued for a client.
 fn messages(session: &Session) -> String {
     let mut out = Vec::new();
     session.take_messages(&mut out);
@@ -188,7 +188,7 @@ fn push_messages_follow_reply_of_served_client() {
     assert_eq!(messages(&server.sessions[0]), push("src") + &event("src"));
     assert_eq!(server.take_served_reply(0).as_deref(), Some("$1|a|"));
     assert_eq!(messages(&server.sessions[0]), push("dst") + &event("dst"));
-    // A failed attempt to serve a client leaves no messages behind.
+    // A failed attempt to serve a blocked client leaves no push messages behind.
     server.block(0, "blmove src dst left right 0");
     server.run_command(1, "multi\nrpush src b\ndel src\nexec");
     assert!(!server.is_served(0));
@@ -197,7 +197,7 @@ fn push_messages_follow_reply_of_served_client() {
     server.end_block(0, UnblockReason::Timeout);
 }
 
-/// Checks that no waiter is left over.
+/// Checks that no waiter remains in the queues at the end of a test.
 impl Drop for Server {
     fn drop(&mut self) {
         for session in &mut self.sessions {
@@ -351,7 +351,7 @@ fn migrated_slot_redirects_its_waiters() {
     assert_eq!(server.sessions[2].client().take_unblock(), Some(UnblockReason::Retry));
 }
 
-/// More clients wait for one key than are woken at once.
+/// More clients wait for one key than the server wakes at once.
 #[test]
 fn thousands_of_waiters_are_served_in_order() {
     const CLIENTS: usize = 3000;
@@ -367,7 +367,8 @@ fn thousands_of_waiters_are_served_in_order() {
 const NO_GROUP: &str = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option|";
 const READ_GROUP: &str = "xreadgroup group g alice block 0 streams s >";
 
-/// More clients wait for a group than are woken at once, and as many wait for the same key without the group.
+/// More clients wait for a consumer group than the server wakes at once, and as many wait for the same key without the
+/// group.
 #[test]
 fn all_group_readers_fail_when_stream_is_deleted() {
     for line in ["del s", "rename s t", "set s 1", "flushall", "xgroup destroy s g", "swapdb 0 1"] {
@@ -434,7 +435,7 @@ fn rerun_command_keeps_its_original_deadline() {
     assert_eq!(server.sessions[0].waiter().unwrap().deadline(), Some(Millis(1_005_001)), "another command");
 }
 
-/// Several workers give and take items of the same keys: nothing is lost or taken twice, and every thread ends.
+/// Several workers give and take items of the same keys. No item may be lost or taken twice, and every thread must end.
 #[test]
 fn concurrent_items_are_taken_exactly_once() {
     const THREADS: usize = 4;
@@ -470,7 +471,7 @@ fn concurrent_items_are_taken_exactly_once() {
             });
         }
     });
-    // Per round, two threads give two items each and two threads take one each.
+    // In each round, two threads give two items each and two threads take one item each.
     let mut left = 0;
     for key in ["k0", "k1", "k2"] {
         let key = engine.keyspace.key(key.as_bytes());
@@ -503,7 +504,7 @@ impl ReferenceModel {
         Some(key)
     }
 
-    /// Gives each key `count` items. Returns the served clients and their keys.
+    /// Gives each of `keys` `count` items. Returns the clients that are served, each with the key of its item.
     fn add_item(&mut self, keys: &[usize], count: i64) -> Vec<(usize, usize)> {
         keys.iter().for_each(|key| self.items[*key] = count);
         let mut served = Vec::new();

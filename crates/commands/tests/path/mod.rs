@@ -1,4 +1,5 @@
-//! The whole path of a command without sockets: parse from a read buffer, prepare in a batch, execute, write the reply.
+//! Runs a command through the whole engine without sockets: parse from a read buffer, prepare in a batch, execute,
+//! write the reply.
 
 use clock::Millis;
 use engine::{CommandOrigin, Commands, DispatchStatus, Engine, NoLog, PipelinedRequests, Session, Worker};
@@ -9,7 +10,7 @@ pub(crate) const PIPELINE: usize = 16;
 
 const NOW: Millis = Millis(1_700_000_000_000);
 
-/// A server without a replication log, and one client of it.
+/// A server without a replication log, with one client.
 pub(crate) struct CommandPath {
     engine: Engine,
     commands: Commands,
@@ -31,7 +32,7 @@ impl CommandPath {
         Self { engine, commands, worker, session, batch, parser, out }
     }
 
-    /// Executes the complete requests in `buffer`, which must all succeed.
+    /// Executes the complete requests in `buffer`. Panics if a request fails.
     pub(crate) fn run(&mut self, buffer: &mut [u8]) {
         let Self { engine, commands, worker, session, batch, parser, out } = self;
         batch.clear();

@@ -456,7 +456,7 @@ fn expand_replacement(
                 let value = matcher.capture(usize::from(digit - b'1'), start, end)?;
                 made.extend(plain_text(&value).unwrap_or_default());
             }
-            // As in Lua 5.1, any other escaped character stands for itself.
+            // As in Lua 5.1, `%` before any other character stands for that character.
             (_, Some(next)) => made.push(next.unwrap_or(0)),
         }
     }
@@ -499,7 +499,7 @@ fn substitute(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<(Lu
     Ok((lua.create_string(made)?, count))
 }
 
-/// Adds the pattern functions to `table`. `look` raises an error if the script must stop.
+/// Adds the pattern functions to `table`. `look` is a function that raises an error if the script must stop.
 pub(super) fn register(table: &Table, lua: &Lua, look: &Function) -> mlua::Result<()> {
     let ask = look.clone();
     table.set("find", function(lua, move |lua, args| search(lua, &ask, args, true))?)?;

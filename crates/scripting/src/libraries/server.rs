@@ -1,7 +1,7 @@
 //! Functions of `redis` that execute no command: `redis.setresp`, `redis.log` and similar.
 //!
-//! They are not written in Lua, because a tail call would drop the caller from the stack and with it the position in
-//! error messages.
+//! These functions are not written in Lua, because a tail call in Lua would drop the caller from the stack, and with it
+//! the position in error messages.
 
 use mlua::{Function, IntoLua, Lua, MultiValue, Table, Value};
 
@@ -23,12 +23,12 @@ pub(crate) fn script_error(text: &str) -> mlua::Error {
     mlua::Error::external(RaisedError { text: format!("ERR {text}").into_bytes(), table: Some(false) })
 }
 
-/// The integer part of a number or of numeric text.
+/// Returns the integer part of a number or of a text that contains a number.
 fn integer_part(value: &Value) -> Option<i64> {
     to_number(value).map(to_integer)
 }
 
-/// Text, or a number converted to text.
+/// Returns a text, or a number converted to text. `None` for other values.
 fn to_text(value: &Value) -> Option<Vec<u8>> {
     match value {
         Value::String(text) => Some(text.as_bytes().to_vec()),
@@ -39,8 +39,8 @@ fn to_text(value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// Sends a query to the host of the running script. `current` returns the host's function, if a script runs, and the
-/// query mark.
+/// Sends a query to the host of the running script. `current` is a function that returns the host's function, if a
+/// script runs, and the query mark.
 fn send_query(lua: &Lua, current: &Function, question: i64, args: MultiValue) -> mlua::Result<Value> {
     let (host, mark): (Option<Function>, Table) = current.call(())?;
     let host = host.ok_or_else(|| script_error("This function can only be called from a script"))?;

@@ -37,7 +37,8 @@ impl<'a> Format<'a> {
         number.map(|number| number as usize).ok_or_else(|| "integral size overflow".into())
     }
 
-    /// The next option and the size of its value.
+    /// Reads the next option. Returns the option and the size of its value in bytes, or `None` at the end of the
+    /// format.
     fn next_option(&mut self) -> Result<Option<(u8, usize)>, LibraryError> {
         let Some((&option, rest)) = self.remaining.split_first() else { return Ok(None) };
         self.remaining = rest;
@@ -60,7 +61,7 @@ impl<'a> Format<'a> {
         Ok(Some((option, size)))
     }
 
-    /// Padding bytes at offset `place` before a value of this size is aligned.
+    /// Number of padding bytes at offset `place` that align a value of this size.
     fn padding(&self, place: usize, option: u8, size: usize) -> usize {
         if size == 0 || option == b'c' {
             return 0;
@@ -138,7 +139,7 @@ fn pack(lua: &Lua, args: &Arguments) -> LibraryResult<mlua::LuaString> {
                 let text = args.text(argument, "pack")?;
                 let size = if size == 0 { text.len() } else { size };
                 if text.len() < size {
-                    // As in the C library, the error names the number of the next argument.
+                    // As in the C library, the error contains the number of the next argument.
                     return Err(argument_error(argument + 1, "pack", "string too short"));
                 }
                 out.extend_from_slice(&text[..size]);
@@ -213,7 +214,7 @@ fn unpack(lua: &Lua, args: &Arguments) -> LibraryResult<MultiValue> {
     Ok(results)
 }
 
-/// Decodes a little-endian integer.
+/// Decodes a little-endian integer as a Lua number.
 fn integer(bytes: &[u8], signed: bool) -> f64 {
     let mut eight = [0; 8];
     let len = bytes.len().min(8);

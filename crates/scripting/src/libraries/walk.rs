@@ -26,7 +26,7 @@ pub(crate) fn visit_entries<V: FromLua>(
         return Ok(true);
     }
     let mut outcome = Ok(true);
-    // A private error ends the iteration early.
+    // This error only ends the iteration early and does not reach the script.
     let enough = || mlua::Error::runtime("enough");
     let walked = table.for_each(|key, value| {
         outcome = visit(key, value);

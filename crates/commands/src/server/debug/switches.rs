@@ -10,7 +10,7 @@ pub(super) fn reply_ok_without_effect(context: &mut Context<'_>) -> Result<(), C
     Ok(())
 }
 
-/// DEBUG REPLYBUFFER PEAK-RESET-TIME time | RESIZING 0|1
+/// Handles `DEBUG REPLYBUFFER PEAK-RESET-TIME time | RESIZING 0|1`.
 pub(super) fn reply_buffer(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
     if !word.eq_ignore_ascii_case(b"peak-reset-time") && !word.eq_ignore_ascii_case(b"resizing") {
@@ -19,7 +19,7 @@ pub(super) fn reply_buffer(context: &mut Context<'_>) -> Result<(), CommandError
     reply_ok_without_effect(context)
 }
 
-/// DEBUG SLOTMIGRATION PREVENT-PAUSE|PREVENT-FAILOVER 0|1
+/// Handles `DEBUG SLOTMIGRATION PREVENT-PAUSE|PREVENT-FAILOVER 0|1`.
 pub(super) fn slot_migration(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (word, settings) = (context.arg(2), &context.engine.settings);
     let switch = match () {
@@ -32,7 +32,7 @@ pub(super) fn slot_migration(context: &mut Context<'_>) -> Result<(), CommandErr
     reply_ok_without_effect(context)
 }
 
-/// DEBUG PROTECT-CLIENT id
+/// Handles `DEBUG PROTECT-CLIENT id`.
 pub(super) fn protect_client(context: &mut Context<'_>) -> Result<(), CommandError> {
     let id = resp::parse_i64(context.arg(2)).and_then(|id| u64::try_from(id).ok());
     let id = id.ok_or(CommandError::text("ERR Invalid client id"))?;
@@ -41,7 +41,7 @@ pub(super) fn protect_client(context: &mut Context<'_>) -> Result<(), CommandErr
     reply_ok_without_effect(context)
 }
 
-/// DEBUG CLIENT-ENFORCE-REPLY-LIST 0|1
+/// Handles `DEBUG CLIENT-ENFORCE-REPLY-LIST 0|1`.
 pub(super) fn client_enforce_reply_list(context: &mut Context<'_>) -> Result<(), CommandError> {
     let on = resp::parse_i64(context.arg(2)).is_some_and(|value| value != 0);
     context.engine.clients.use_reply_lists(on);
@@ -60,7 +60,7 @@ pub(super) fn set_skip_checksum_validation(context: &mut Context<'_>) -> Result<
     reply_ok_without_effect(context)
 }
 
-/// DEBUG PAUSE-AFTER-FORK 0|1
+/// Handles `DEBUG PAUSE-AFTER-FORK 0|1`.
 pub(super) fn pause_after_fork(context: &mut Context<'_>) -> Result<(), CommandError> {
     let on = context.arg(2) == b"1";
     context.engine.settings.stops_at_snapshots.store(on, Ordering::Relaxed);
@@ -74,7 +74,7 @@ pub(super) fn replicate(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply_ok_without_effect(context)
 }
 
-/// DEBUG LEAK text
+/// Handles `DEBUG LEAK text`.
 pub(super) fn debug_leak(context: &mut Context<'_>) -> Result<(), CommandError> {
     Box::leak(Box::<[u8]>::from(context.arg(2)));
     reply_ok_without_effect(context)

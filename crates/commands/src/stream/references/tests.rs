@@ -2,7 +2,7 @@
 
 use crate::testing::Client;
 
-/// A stream of six entries. Group `g` has read all of them, group `h` two.
+/// Creates a stream of six entries, of which group `g` has read all and group `h` two.
 fn read_by_two_groups() -> Client {
     let mut client = Client::with_recording_log();
     for id in 1..=6 {
@@ -14,7 +14,7 @@ fn read_by_two_groups() -> Client {
     client
 }
 
-/// Runs a line, checks its reply, and returns the replicated commands.
+/// Runs a line, checks its reply, and returns the commands that were replicated.
 fn logged(client: &mut Client, line: &str, reply: &str) -> Vec<String> {
     let before = client.logged_commands().len();
     assert_eq!(client.run_to_table_text(line), reply, "{line}");
@@ -26,7 +26,7 @@ fn xdelex_options_control_pending_entries() {
     let mut client = read_by_two_groups();
     assert_eq!(logged(&mut client, "xdelex s ids 2 1-0 9-0", "*2|:1|:-1"), ["0 XDEL s 1-0"]);
     client.check_replies(&[("xpending s g", "*4|:6|$3|1-0|$3|6-0|*1|*2|$1|c|$1|6")]);
-    // Pending entries of a stream entry that was deleted earlier are removed, too.
+    // An id may still be pending after its stream entry was deleted; it is removed from the pending lists, too.
     assert_eq!(
         logged(&mut client, "xdelex s delref ids 2 1-0 2-0", "*2|:-1|:1"),
         ["0 MULTI", "0 XACK s g 1-0 2-0", "0 XACK s h 1-0 2-0", "0 XDEL s 2-0", "0 EXEC"]
@@ -35,7 +35,7 @@ fn xdelex_options_control_pending_entries() {
         ("xpending s g", "*4|:4|$3|3-0|$3|6-0|*1|*2|$1|c|$1|4"),
         ("xpending s h", "*4|:0|$-1|$-1|*-1"),
         ("xack s g 3", ":1"),
-        // The other group has not read the entry yet.
+        // The other group has not read the entry yet, so the entry stays.
         ("xdelex s acked ids 2 3-0 9-0", "*2|:2|:2"),
     ]);
     client.run_to_text("xreadgroup group h c streams s >");
