@@ -189,7 +189,7 @@ impl Evictor {
         self.slots.choose_slot(keyspace, volatile, random)
     }
 
-    /// Discards the cached key counts.
+    /// Discards the cached key counts, so that the next choice of a slot refreshes them.
     pub(crate) fn invalidate_counts(&mut self) {
         self.slots.choices_made = 0;
     }

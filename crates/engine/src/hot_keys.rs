@@ -185,7 +185,7 @@ impl HotKeysSession {
     }
 }
 
-/// Parameters of Valkey's form.
+/// Parameters of the time windows in which Valkey's form counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HotKeyWindows {
     /// Number of keys to report (`hotkeys-top-k`); 0 disables the windows.
@@ -263,7 +263,7 @@ impl HotKeyWindowState {
     }
 }
 
-/// State of both forms of HOTKEYS.
+/// The session of Redis's form and the time windows of Valkey's form.
 #[derive(Debug, Default)]
 pub struct HotKeys {
     session: Mutex<Option<HotKeysSession>>,

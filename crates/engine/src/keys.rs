@@ -61,7 +61,7 @@ pub enum FindKeys {
     Range {
         /// Position of the last key relative to the first; negative counts from the end of the arguments.
         last: i8,
-        /// Distance between keys.
+        /// Distance from one key to the next, in arguments.
         step: u8,
         /// With a negative `last`, the divisor of the remaining arguments.
         limit: u8,
@@ -72,7 +72,7 @@ pub enum FindKeys {
         count_at: u8,
         /// Position of the first key, relative to the start.
         first: u8,
-        /// Distance between keys.
+        /// Distance from one key to the next, in arguments.
         step: u8,
     },
 }

@@ -25,21 +25,21 @@ bitflags! {
         const KEYEVENT = 1 << 1;
         /// `g`: commands for any type (DEL, EXPIRE, RENAME).
         const GENERIC = 1 << 2;
-        /// `$`: string commands.
+        /// `$`: a string command changed a key.
         const STRING = 1 << 3;
-        /// `l`: list commands.
+        /// `l`: a list command changed a key.
         const LIST = 1 << 4;
-        /// `s`: set commands.
+        /// `s`: a set command changed a key.
         const SET = 1 << 5;
-        /// `h`: hash commands.
+        /// `h`: a hash command changed a key.
         const HASH = 1 << 6;
-        /// `z`: sorted set commands.
+        /// `z`: a sorted set command changed a key.
         const SORTED_SET = 1 << 7;
-        /// `x`: a key expired.
+        /// `x`: a key was deleted because it had expired.
         const EXPIRED = 1 << 8;
-        /// `e`: a key was evicted.
+        /// `e`: a key was evicted to free memory.
         const EVICTED = 1 << 9;
-        /// `t`: stream commands.
+        /// `t`: a stream command changed a key.
         const STREAM = 1 << 10;
         /// `m`: a read did not find its key. This class is not part of `A`.
         const MISS = 1 << 11;

@@ -44,12 +44,12 @@ const PURPOSES: [PausePurpose; 5] = [
 /// The active pause for each purpose, indexed by [`PausePurpose`].
 type PausesByPurpose = [Option<Pause>; PURPOSES.len()];
 
-/// Which commands wait.
+/// Which commands wait during a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PauseMode {
-    /// Write commands only.
+    /// Only write commands wait.
     Writes,
-    /// All commands.
+    /// All commands wait.
     All,
 }
 
@@ -94,7 +94,7 @@ impl Pauses {
         }
     }
 
-    /// Ends the pause for this purpose.
+    /// Ends the pause for this purpose; pauses for other purposes stay in force.
     pub fn unpause(&self, settings: &Settings, purpose: PausePurpose) {
         let mut held = self.active.lock();
         let ended = held[purpose as usize].take().is_some();

@@ -27,12 +27,11 @@ pub struct KeySample {
 }
 
 impl KeySampler {
-    /// Starts a new sample.
+    /// Starts a new sample, and discards the previous one if it was not ended.
     pub(crate) fn begin(&self) {
         *self.0.lock() = Some(KeySample::default());
     }
 
-    /// Ends the sample and returns its counts.
     pub(crate) fn finish(&self) -> KeySample {
         self.0.lock().take().unwrap_or_default()
     }

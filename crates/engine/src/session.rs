@@ -201,7 +201,7 @@ impl Session {
         self.db
     }
 
-    /// Selects a database.
+    /// Selects the database of the commands that follow (SELECT).
     #[inline]
     pub fn select(&mut self, db: u16) {
         self.db = db;

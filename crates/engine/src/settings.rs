@@ -90,7 +90,7 @@ const ALL_CLIENTS: u8 = 1;
 const LOCAL_CLIENTS: u8 = 2;
 
 impl ClientPermission {
-    /// Stores the parameter's value.
+    /// Sets which clients have the permission.
     pub fn set(&self, allowed: AllowedClients) {
         let value = match allowed {
             AllowedClients::Yes => ALL_CLIENTS,
@@ -156,11 +156,11 @@ bitflags! {
     /// Optional measurements per command, in one word that is read once per command.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Measurements: u8 {
-        /// Latency distributions (`latency-tracking`).
+        /// Latency distributions are recorded (`latency-tracking`).
         const LATENCY = 1;
-        /// Costs per slot (`cluster-slot-stats-enabled`).
+        /// Costs per slot are measured (`cluster-slot-stats-enabled`).
         const SLOTS = 1 << 1;
-        /// Costs per key (HOTKEYS).
+        /// Costs per key are measured (HOTKEYS).
         const KEYS = 1 << 2;
     }
 }
@@ -432,7 +432,7 @@ impl Settings {
         Measurements::from_bits_truncate(self.measurements.load(Ordering::Relaxed))
     }
 
-    /// Enables or disables optional measurements.
+    /// Enables the measurements in `which` if `taken`, otherwise disables them.
     pub fn set_measurements(&self, which: Measurements, taken: bool) {
         match taken {
             true => self.measurements.fetch_or(which.bits(), Ordering::Relaxed),
@@ -440,7 +440,7 @@ impl Settings {
         };
     }
 
-    /// Sets or clears a node state flag.
+    /// Sets the flag if `holds`, otherwise clears it.
     pub fn set_node_flag(&self, state: NodeFlags, holds: bool) {
         if holds {
             self.node_flags.fetch_or(state.bits(), Ordering::AcqRel);

@@ -30,7 +30,7 @@ pub(crate) const MULTI_LEN: u64 = 15;
 pub struct SlotCost {
     /// Execution time in nanoseconds.
     pub nanos: u64,
-    /// Bytes of requests.
+    /// Bytes received in requests.
     pub bytes_in: u64,
     /// Bytes of replies, shard channel messages, and log entries per replica.
     pub bytes_out: u64,

@@ -27,7 +27,7 @@ impl SlotWaits {
         self.longest_nanos.load(Ordering::Relaxed) / 1000
     }
 
-    /// Resets the statistics.
+    /// Resets the statistics (CONFIG RESETSTAT).
     pub fn reset(&self) {
         self.count.store(0, Ordering::Relaxed);
         self.longest_nanos.store(0, Ordering::Relaxed);

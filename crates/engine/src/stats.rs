@@ -33,9 +33,9 @@ pub struct CommandStats {
     pub nanos: AtomicU64,
     /// Distribution of the execution times.
     pub latency: Histogram,
-    /// Calls refused before execution.
+    /// Number of calls refused before execution.
     pub rejected_calls: AtomicU64,
-    /// Calls that failed during execution.
+    /// Number of calls that failed during execution.
     pub failed_calls: AtomicU64,
 }
 

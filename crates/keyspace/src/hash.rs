@@ -63,7 +63,7 @@ impl<'a> HashRef<'a> {
         self.len() == 0
     }
 
-    /// Returns the OBJECT ENCODING name.
+    /// Returns the name that OBJECT ENCODING reports.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         if self.value_encoding == ValueEncoding::TableHash { "hashtable" } else { "listpack" }

@@ -27,7 +27,7 @@ const SHRINK_TO_INLINE_LEN: usize = inline::CAPACITY / 2;
 /// Provides the hashes of entries.
 pub(crate) trait HashSource {
     fn hash(&self, reference: u32) -> u64;
-    /// Prefetches the entry.
+    /// Prefetches the entry that the reference leads to.
     fn prefetch(&self, reference: u32);
 }
 
@@ -55,7 +55,7 @@ impl Default for Index {
 pub(crate) struct Directory {
     map: SegmentMap,
     segments: ChunkedVec<Segment>,
-    /// Free segment numbers.
+    /// Numbers of segments that were freed and may be reused.
     unused_segments: ChunkedVec<u32>,
     segments_by_depth: Vec<u32>,
 }

@@ -61,7 +61,7 @@ impl DatabaseSize {
     }
 }
 
-/// All slots of a node.
+/// The data of a node: all slots, each with its own lock.
 #[derive(Debug)]
 pub struct Keyspace {
     slots: FullChunk<AlignedSlot>,

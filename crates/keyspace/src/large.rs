@@ -57,7 +57,7 @@ pub(crate) trait Collection: std::fmt::Debug {
     /// Prefetches the index line of the element.
     fn prefetch_index(&self, _hash: u64) {}
 
-    /// Prefetches the element.
+    /// Prefetches the element with this hash.
     fn prefetch_element(&self, _hash: u64) {}
 }
 

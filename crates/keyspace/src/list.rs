@@ -62,7 +62,7 @@ impl<'a> ListRef<'a> {
         self.len() == 0
     }
 
-    /// Returns the OBJECT ENCODING name.
+    /// Returns the name that OBJECT ENCODING reports.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         if self.value_encoding == ValueEncoding::QuicklistList { "quicklist" } else { "listpack" }

@@ -19,7 +19,7 @@ const MAX_INLINE_SLOTS: usize = 16;
 /// Number of keys up to which prefetched lines are still cached when they are used.
 const MAX_PREFETCHED_KEYS: usize = 512;
 
-/// Locked slots in ascending order.
+/// The slots that one command has locked, in ascending order.
 #[derive(Debug, Default)]
 pub struct LockedSlots<'k> {
     /// The locked slot if there is only one, which is the most common case.
@@ -219,7 +219,7 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    /// Locks every slot.
+    /// Locks every slot, waiting as long as necessary.
     #[must_use]
     pub fn all(turn: &GlobalLock<'k>) -> Self {
         let mut locked = Self::default();

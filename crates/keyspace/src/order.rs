@@ -76,7 +76,7 @@ pub(crate) trait ElementSource {
     /// Returns the score as an integer with the same ordering.
     fn score_bits(&self, reference: u32) -> u64;
     fn name(&self, reference: u32) -> &[u8];
-    /// Prefetches the element.
+    /// Prefetches the element that the reference leads to.
     fn prefetch(&self, reference: u32);
 }
 

@@ -141,7 +141,7 @@ impl<'a> PackedValue<'a> {
         self.summary.count == 0
     }
 
-    /// Returns the OBJECT ENCODING name.
+    /// Returns the name that OBJECT ENCODING reports.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         Value::flat(self.value_encoding(), self.bytes).encoding()

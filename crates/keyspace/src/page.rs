@@ -49,7 +49,7 @@ pub(crate) fn live_bytes(page: &[u8]) -> usize {
     entries_end(page) - HEADER_LEN - dead_bytes(page)
 }
 
-/// Free bytes at the end.
+/// Returns the number of free bytes at the end of the page.
 #[inline]
 pub(crate) fn free_len(page: &[u8]) -> usize {
     page.len() - entries_end(page)

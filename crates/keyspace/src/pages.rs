@@ -282,7 +282,7 @@ impl<'a, V: OverflowValue> EntryKeys<'a, V> {
         self.name_of(header, page, at)
     }
 
-    /// Returns the bytes of a flat value.
+    /// Returns the value bytes of an entry.
     #[inline]
     pub(crate) fn value(self, reference: u32) -> &'a [u8] {
         let (header, page, at) = self.pages.entry(reference);

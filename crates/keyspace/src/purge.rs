@@ -55,7 +55,7 @@ impl Keyspace {
         }
     }
 
-    /// Runs purge step `step`, modulo [`PURGE_STEPS`]. Returns the number of bytes returned to the kernel.
+    /// Runs purge step `step`, modulo [`Self::PURGE_STEPS`]. Returns the number of bytes returned to the kernel.
     pub fn purge_step(&self, step: usize) -> usize {
         let step = step % Self::PURGE_STEPS;
         let sinking = if step == 0 { begin_purge_round() } else { is_moving_lower() };

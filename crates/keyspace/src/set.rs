@@ -58,7 +58,7 @@ impl<'a> SetRef<'a> {
         self.len() == 0
     }
 
-    /// Returns the OBJECT ENCODING name.
+    /// Returns the name that OBJECT ENCODING reports.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         match self.value_encoding {

@@ -164,7 +164,7 @@ impl<'a> SortedSetRef<'a> {
         self.len() == 0
     }
 
-    /// Returns the OBJECT ENCODING name.
+    /// Returns the name that OBJECT ENCODING reports.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         if self.value_encoding == ValueEncoding::SkiplistSortedSet { "skiplist" } else { "listpack" }
@@ -321,7 +321,7 @@ impl PackedBuilder {
         packed::set_count(&mut self.bytes, about.count as usize);
     }
 
-    /// Sorts the members of a sorted set.
+    /// Sorts the members of a sorted set that were not added in order.
     pub fn sort_scored(&mut self) {
         let mut members: Vec<_> =
             records::records(&self.bytes).map(|record| (score::order_bits(record.score), record)).collect();

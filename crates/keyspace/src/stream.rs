@@ -90,7 +90,7 @@ pub struct StreamHead {
 /// Redis's hard limit for the size of a node.
 const MAX_NODE_BYTES: usize = 1 << 30;
 
-/// Which entries a trim removes.
+/// The threshold of a trim, beyond which entries are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamTrim {
     /// Keeps only this many of the newest entries.

@@ -42,7 +42,7 @@ impl RemovedValue {
         Self { record: Some(Record::without_store(value)) }
     }
 
-    /// Heap bytes freed by dropping it.
+    /// Returns the heap bytes that dropping the value frees.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.record.as_ref().map_or(0, Record::bytes)
@@ -58,7 +58,7 @@ pub struct ScanItem<'a> {
     pub kind: Kind,
     /// Time at which the key expires; `None` if it has no expiry.
     pub expiry: Option<Millis>,
-    /// Usage counters.
+    /// Returns the usage counters of the key.
     pub usage: Usage,
 }
 
@@ -94,7 +94,7 @@ impl Table {
         self.entries.element_expiry_len()
     }
 
-    /// Looks up a key.
+    /// Looks up a key, without changing its usage.
     #[must_use]
     #[inline]
     pub fn find(&self, key: &Key<'_>, now: Millis) -> KeyLookup {
@@ -140,7 +140,7 @@ impl Table {
         self.entries.expiry(place)
     }
 
-    /// Usage counters of the key.
+    /// Returns the usage counters of the key.
     #[must_use]
     pub fn usage(&self, place: EntryRef) -> Usage {
         self.entries.usage(place)
@@ -277,8 +277,8 @@ impl Table {
         }
     }
 
-    /// Updates the recorded element expiry after elements were removed or made persistent, since none may be left that
-    /// expires.
+    /// Updates the recorded element expiry after elements were removed or made persistent, because the value may have no
+    /// expiring elements left.
     #[inline]
     pub(crate) fn refresh_element_expiry(&mut self, place: EntryRef, key: &Key<'_>) {
         if self.entries.has_element_expiry(key.bytes) && self.value(place).next_due().is_none() {

@@ -150,7 +150,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the OBJECT ENCODING name.
+    /// Returns the name that OBJECT ENCODING reports.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         match self {

@@ -14,13 +14,13 @@ use MetricKind::{Counter, Gauge};
 
 /// INFO fields that hold one number or one word.
 pub(crate) const SIMPLE_FIELDS: &[(&str, MetricKind, &str)] = &[
-    // Section "Server" of INFO
+    // Fields of the INFO section "Server".
     ("uptime_in_seconds", Gauge, "uptime_in_seconds"),
     ("process_id", Gauge, "process_id"),
     ("hz", Gauge, "hz"),
     ("configured_hz", Gauge, "configured_hz"),
     ("io_threads_active", Gauge, "io_threads_active"),
-    // Section "Clients"
+    // Fields of the INFO section "Clients".
     ("connected_clients", Gauge, "connected_clients"),
     ("cluster_connections", Gauge, "cluster_connections"),
     ("blocked_clients", Gauge, "blocked_clients"),
@@ -34,7 +34,7 @@ pub(crate) const SIMPLE_FIELDS: &[(&str, MetricKind, &str)] = &[
     ("total_blocking_keys_on_nokey", Gauge, "total_blocking_keys_on_nokey"),
     ("client_recent_max_output_buffer", Gauge, "client_recent_max_output_buffer_bytes"),
     ("client_recent_max_input_buffer", Gauge, "client_recent_max_input_buffer_bytes"),
-    // Section "Memory"
+    // Fields of the INFO section "Memory".
     ("allocator_active", Gauge, "allocator_active_bytes"),
     ("allocator_allocated", Gauge, "allocator_allocated_bytes"),
     ("allocator_resident", Gauge, "allocator_resident_bytes"),
@@ -74,7 +74,7 @@ pub(crate) const SIMPLE_FIELDS: &[(&str, MetricKind, &str)] = &[
     ("active_defrag_misses", Gauge, "defrag_misses"),
     ("active_defrag_key_hits", Gauge, "defrag_key_hits"),
     ("active_defrag_key_misses", Gauge, "defrag_key_misses"),
-    // Section "Persistence"
+    // Fields of the INFO section "Persistence".
     ("loading", Gauge, "loading_dump_file"),
     ("async_loading", Gauge, "async_loading"),
     ("rdb_changes_since_last_save", Gauge, "rdb_changes_since_last_save"),
@@ -104,7 +104,7 @@ pub(crate) const SIMPLE_FIELDS: &[(&str, MetricKind, &str)] = &[
     ("aof_last_write_status", Gauge, "aof_last_write_status"),
     ("module_fork_in_progress", Gauge, "module_fork_in_progress"),
     ("module_fork_last_cow_size", Gauge, "module_fork_last_cow_size"),
-    // Section "Stats"
+    // Fields of the INFO section "Stats".
     ("current_eviction_exceeded_time", Gauge, "current_eviction_exceeded_time_ms"),
     ("expired_stale_perc", Gauge, "expired_stale_percentage"),
     ("pubsub_channels", Gauge, "pubsub_channels"),
@@ -145,7 +145,7 @@ pub(crate) const SIMPLE_FIELDS: &[(&str, MetricKind, &str)] = &[
     ("acl_access_denied_cmd", Counter, "acl_access_denied_cmd_total"),
     ("acl_access_denied_key", Counter, "acl_access_denied_key_total"),
     ("acl_access_denied_channel", Counter, "acl_access_denied_channel_total"),
-    // Section "Replication"
+    // Fields of the INFO section "Replication".
     ("connected_slaves", Gauge, "connected_slaves"),
     ("repl_backlog_size", Gauge, "replication_backlog_bytes"),
     ("repl_backlog_active", Gauge, "repl_backlog_is_active"),
@@ -158,14 +158,14 @@ pub(crate) const SIMPLE_FIELDS: &[(&str, MetricKind, &str)] = &[
     ("sync_full", Gauge, "replica_resyncs_full"),
     ("sync_partial_ok", Gauge, "replica_partial_resync_accepted"),
     ("sync_partial_err", Gauge, "replica_partial_resync_denied"),
-    // Section "CPU"
+    // Fields of the INFO section "CPU".
     ("used_cpu_sys", Counter, "cpu_sys_seconds_total"),
     ("used_cpu_user", Counter, "cpu_user_seconds_total"),
     ("used_cpu_sys_children", Counter, "cpu_sys_children_seconds_total"),
     ("used_cpu_user_children", Counter, "cpu_user_children_seconds_total"),
     ("used_cpu_sys_main_thread", Counter, "cpu_sys_main_thread_seconds_total"),
     ("used_cpu_user_main_thread", Counter, "cpu_user_main_thread_seconds_total"),
-    // Section "Cluster"
+    // Fields of the INFO section "Cluster".
     ("cluster_enabled", Gauge, "cluster_enabled"),
 ];
 

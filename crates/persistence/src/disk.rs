@@ -54,7 +54,7 @@ pub trait Disk: Debug {
     /// Renames a temporary file to `name`, replacing an existing file.
     fn rename(&self, file: Self::Temporary, name: &str) -> io::Result<()>;
 
-    /// Deletes a file.
+    /// Deletes a file. The deletion is durable after [`Disk::sync`].
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Lists the names of all files in the directory.

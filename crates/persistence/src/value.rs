@@ -58,7 +58,7 @@ trait Codec {
     /// Returns the type code under which the value is written.
     fn code(value: &Self::Value<'_>, dialect: Dialect) -> u8;
 
-    /// Writes the value after the key.
+    /// Writes the value; its key has been written before.
     fn write<W: Write>(code: u8, value: &Self::Value<'_>, out: &mut Encoder<W>) -> io::Result<()>;
 
     /// Adds the commands that recreate the value.
@@ -169,7 +169,7 @@ pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
     }
 }
 
-/// Writes a value after its key.
+/// Writes a value; its key has been written before.
 pub(crate) fn write<W: Write>(code: u8, value: &Value<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     match value {
         Value::String(string) => StringCodec::write(code, string, out),

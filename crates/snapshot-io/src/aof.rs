@@ -24,7 +24,7 @@ use crate::rdb::{LoadError, LoadResult, Loader, clear};
 const BUFFER_LEN: usize = 1 << 20;
 /// Maximum length of an annotation line in bytes.
 const MAX_LINE_LEN: usize = 4096;
-/// The error for a gap or an overlap between two files.
+/// The error text if commands are missing between two files, or contained in both.
 const POSITION_MISMATCH: &str = "what follows does not begin where what was before ends";
 
 /// Why the files were not loaded.
@@ -38,7 +38,7 @@ pub enum AofError {
     Base {
         /// The base file.
         file: PathBuf,
-        /// Why it was rejected.
+        /// Why the base was rejected.
         error: LoadError,
     },
     /// A file cannot be read.
@@ -60,7 +60,7 @@ pub enum AofError {
         file: PathBuf,
         /// File offset of the malformed bytes.
         offset: u64,
-        /// What is wrong with them.
+        /// What is wrong with the bytes at `offset`.
         reason: String,
     },
     /// A command does not exist or has a wrong number of arguments.
@@ -86,7 +86,7 @@ pub enum AofError {
     TruncatedBefore {
         /// The file.
         file: PathBuf,
-        /// Offset up to which it is complete.
+        /// Offset up to which the file consists of complete commands.
         complete_bytes: u64,
     },
     /// The last file ends in the middle of a command and must not be repaired.
@@ -99,7 +99,7 @@ pub enum AofError {
     Truncated {
         /// The file.
         file: PathBuf,
-        /// Offset up to which it is complete.
+        /// Offset up to which the file consists of complete commands.
         complete_bytes: u64,
     },
 }

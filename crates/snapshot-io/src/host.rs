@@ -35,7 +35,7 @@ pub trait LoadHost {
 /// A load event that is reported to users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadEvent<'a> {
-    /// Loading of an AOF file starts.
+    /// The load of an AOF file starts.
     FileStarted,
     /// The base of the AOF is an RDB, and is about to be loaded.
     RdbBase,

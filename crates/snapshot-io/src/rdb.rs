@@ -333,7 +333,7 @@ impl Loader<'_> {
     }
 }
 
-/// Swaps all keys of `aside` with the current ones.
+/// Swaps all keys of `aside` with the current keys.
 fn exchange_databases(engine: &Engine, aside: &Keyspace) {
     let turn = engine.keyspace.acquire_global_lock();
     let mut taken = Vec::new();

@@ -234,7 +234,7 @@ impl StoreThread<'_> {
         }
     }
 
-    /// Stores keys, grouped by slot.
+    /// Stores keys, which are grouped by slot.
     fn store(&self, batch: &Batch, some: &[SlotOrderedKey]) {
         let entry = |&SlotOrderedKey { slot, number, summary: about, .. }: &SlotOrderedKey| {
             let loose = &batch.keys[number as usize];

@@ -33,7 +33,7 @@ pub(super) struct ClientsMemory {
 pub(crate) struct MemoryShare {
     /// Bytes of the running batch's replies that are not in the connection's output yet.
     pub(crate) replies: AtomicUsize,
-    /// Bytes of queued messages.
+    /// Bytes of messages queued for the client and not taken yet.
     pub(crate) inbox: AtomicUsize,
     used: AtomicUsize,
     closing: AtomicUsize,

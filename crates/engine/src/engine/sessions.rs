@@ -29,7 +29,7 @@ impl Engine {
         session.client().watched_keys.store(keys, Ordering::Relaxed);
     }
 
-    /// Unwatches all keys.
+    /// Ends the watching of all keys, as UNWATCH and EXEC do.
     pub fn unwatch(&self, session: &mut Session) {
         if session.watching().keys.is_empty() {
             return;

@@ -105,7 +105,7 @@ pub enum MigrateStepResult {
     },
     /// No connection could be made.
     ConnectFailed(MigrateError),
-    /// All bytes were sent.
+    /// All bytes of the step were sent.
     Sent,
     /// The connection broke while sending.
     SendFailed,

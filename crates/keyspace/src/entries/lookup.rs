@@ -95,7 +95,7 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Returns the key, flat value and expiry of the entry.
+    /// Returns key, value bytes and expiry of an entry whose value is not a collection structure.
     #[inline]
     pub(crate) fn flat_entry(&self, place: EntryRef) -> (&[u8], &[u8], Option<Millis>) {
         let (header, page, at) = self.pages.entry(place.0);

@@ -84,7 +84,7 @@ struct Chunk {
     released: BitSet,
 }
 
-/// Pool usage in bytes.
+/// How much memory the pool holds, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolUsage {
     /// Bytes of blocks in use.

@@ -52,7 +52,7 @@ impl FreeRun {
         self.start + self.len
     }
 
-    /// Returns the length class: the length minus one, capped.
+    /// Returns the length class: the length minus one, but at most the highest class.
     fn length_class(self) -> usize {
         self.len.min(LENGTHS) - 1
     }

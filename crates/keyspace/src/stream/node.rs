@@ -286,7 +286,7 @@ pub(super) fn mark_deleted(
 pub(super) enum DeletionDecision {
     Delete,
     Keep,
-    /// Keep this entry and all later ones.
+    /// This entry and all later ones are kept.
     Stop,
 }
 

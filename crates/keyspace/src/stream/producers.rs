@@ -13,10 +13,10 @@ use crate::tree::Map;
 
 type Name = Arc<[u8]>;
 
-/// Retention limits of iids.
+/// Limits on how long and how many iids are kept per producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdempotenceBounds {
-    /// Retention time in seconds.
+    /// Seconds for which an iid is kept.
     pub duration: u64,
     /// Maximum number of iids per producer.
     pub max_iids: u64,

@@ -114,7 +114,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Formats the manifest.
+    /// Formats the manifest, one line per file.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = String::new();

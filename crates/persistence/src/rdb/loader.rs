@@ -18,7 +18,7 @@ use crate::{Checks, VALKEY_WRITTEN_VERSION, Versions};
 const FIRST_WITH_CHECKSUM: u16 = 5;
 const WINDOW: usize = 64 * 1024;
 
-/// Limits and checks of a reader.
+/// Limits and checks that a reader applies to the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadLimits {
     /// Maximum string length in bytes.
@@ -64,9 +64,9 @@ pub struct RdbEntry<'a> {
 /// Usage information of a key. A server writes at most the kind that its eviction policy uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyUsage {
-    /// Seconds since the last access (LRU).
+    /// Seconds since the last access (LRU); `None` if the file does not have them.
     pub idle_seconds: Option<u64>,
-    /// Access counter (LFU).
+    /// Access counter (LFU); `None` if the file does not have it.
     pub frequency: Option<u8>,
 }
 

@@ -17,7 +17,7 @@ pub struct WriteOptions {
     pub compress: bool,
     /// Whether a checksum is appended (`rdbchecksum`); otherwise zeros are written in its place.
     pub checksum: bool,
-    /// Which usage information to write.
+    /// Which usage information is written for each key.
     pub usage_format: UsageFormat,
     /// The format variant to write.
     pub dialect: Dialect,
@@ -40,14 +40,14 @@ impl Default for WriteOptions {
     }
 }
 
-/// Metadata of the file, as in Redis.
+/// Metadata that is written at the start of the file, as in Redis.
 #[derive(Debug, Clone, Copy)]
 pub struct RdbInfo<'a> {
     /// The Redis version that the server reports.
     pub version: &'a str,
     /// Wall-clock time at which the file is written.
     pub created: Millis,
-    /// Used memory in bytes at that time.
+    /// Used memory in bytes when the file is written.
     pub used_memory: u64,
     /// Position in the replication stream: replication id, offset and selected database. A replica can resume
     /// from it.

@@ -152,7 +152,7 @@ impl<'a> Context<'a> {
         self.count_read(key, found)
     }
 
-    /// Counts expired hash fields.
+    /// Adds `count` deleted fields to the statistics of expired hash fields.
     pub fn count_expired_fields(&self, count: usize) {
         if count > 0 {
             add(&self.worker.stats.expired_fields, count as u64);
