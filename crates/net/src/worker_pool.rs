@@ -5,8 +5,9 @@
 //! are assigned.
 //!
 //! A worker that runs one command or script for a long time is *stalled* and cannot serve its other connections. It is
-//! *offloaded* ([`WorkerPool::offload_stalled_workers`], or by the worker itself, [`WorkerPool::offload_worker`]): its idle
-//! connections move to a free worker, preferably the standby worker. If no worker is free, a spare thread is started.
+//! *offloaded* ([`WorkerPool::offload_stalled_workers`], or by the worker itself, [`WorkerPool::offload_worker`]): its
+//! idle connections move to a free worker, preferably the standby worker. If no worker is free, a spare thread is
+//! started.
 
 mod placement;
 

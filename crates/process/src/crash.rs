@@ -3,12 +3,12 @@
 //! A panicking thread may leave slots half-changed. If the node lived on without that thread, it would look healthy:
 //! its connections would hang while its cluster bus still answers. So a panic in any thread ends the process, visibly
 //! for everyone: connections break, the port refuses connections, and the node is failed over or restarted. Before
-//! that, the server stops serving clients ([`CrashReportSource::stop_serving`]) and logs the failed assertion with its location,
-//! the stack, the client with its command, INFO and the client list. A separate thread writes the report and gets
-//! [`REPORT_TIMEOUT`] to finish, because the panicking thread may hold locks that the report needs.
+//! that, the server stops serving clients ([`CrashReportSource::stop_serving`]) and logs the failed assertion with its
+//! location, the stack, the client with its command, INFO and the client list. A separate thread writes the report and
+//! gets [`REPORT_TIMEOUT`] to finish, because the panicking thread may hold locks that the report needs.
 //!
-//! Invariant: a panic in a command ([`run_guarded`]) is reported after unwinding, when its arguments are available and its
-//! locks are released. Any other panic is reported where it happens, without unwinding.
+//! Invariant: a panic in a command ([`run_guarded`]) is reported after unwinding, when its arguments are available and
+//! its locks are released. Any other panic is reported where it happens, without unwinding.
 
 use std::backtrace::Backtrace;
 use std::cell::Cell;

@@ -31,7 +31,7 @@ const DISK_FULL_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 pub(super) enum JobResult {
     /// `nodes.conf` contains this numbered request and all earlier ones, unless the write failed.
     Written(u64, std::io::Result<()>),
-    /// All keys were deleted for the command that requested it (CLUSTER RESET or FLUSHSLOTS).
+    /// All keys were deleted, as the state machine had requested.
     KeysDeleted,
     /// These slots belong to other nodes but have keys here.
     StrayKeysFound { slots: SlotSet, at_start: bool },

@@ -55,7 +55,7 @@ pub(crate) struct TrafficCounters {
 #[derive(Debug, Default)]
 struct DirectionCounters {
     bytes: AtomicU64,
-    /// The number of bus packets that carried client messages (PUBLISH and SPUBLISH).
+    /// The bytes of packets that carried published messages (PUBLISH and SPUBLISH).
     published_messages: AtomicU64,
 }
 
