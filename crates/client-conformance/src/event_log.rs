@@ -20,7 +20,7 @@ pub struct LogEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", content = "text", rename_all = "kebab-case")]
 pub enum LogEvent {
-    /// A client connected.
+    /// A client connected, and the node accepted the connection.
     #[serde(rename = "opened")]
     ConnectionOpened,
     /// A client connected to a node that closes connections at once.
@@ -29,13 +29,13 @@ pub enum LogEvent {
     /// The client closed the connection, or the connection broke.
     #[serde(rename = "closed")]
     ClientClosed,
-    /// The node closed the connection.
+    /// The node closed the connection, as its state or a fault demands.
     #[serde(rename = "ended")]
     NodeClosed,
-    /// The client sent this command.
+    /// The node received this command from the client.
     #[serde(rename = "asked")]
     CommandReceived(String),
-    /// The node sent this reply.
+    /// The node sent this reply, shown on one line.
     #[serde(rename = "answered")]
     ReplySent(String),
     /// A fault rule of the scenario changed or replaced the node's reply.
@@ -44,10 +44,10 @@ pub enum LogEvent {
     /// A scenario event, such as a failover, changed the nodes.
     #[serde(rename = "event")]
     NodesChanged(String),
-    /// The adapter received this request.
+    /// The test program sent this request to the adapter.
     #[serde(rename = "step")]
     RequestSent(String),
-    /// The adapter gave this answer.
+    /// The adapter gave this answer to the last request.
     #[serde(rename = "said")]
     AdapterAnswered(String),
 }

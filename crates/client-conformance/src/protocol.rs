@@ -29,7 +29,7 @@ impl Mode {
     }
 }
 
-/// A request to an adapter.
+/// A request that the test program sends to an adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Request {
@@ -133,7 +133,7 @@ pub fn encode_line(id: u64, request: &Request) -> String {
 pub enum AdapterOutcome {
     /// The request succeeded with this reply.
     Ok(Value),
-    /// The library raised this error.
+    /// The library raised this error, which the verdict compares with the wire traffic.
     Error(String),
     /// The library does not support the request, for this reason.
     Unsupported(String),

@@ -42,7 +42,7 @@ pub struct Scenario {
     /// The client's timeout for connections and replies, in milliseconds.
     #[serde(default = "default_timeout_ms")]
     pub timeout_ms: u64,
-    /// The nodes by name.
+    /// The nodes by the names that the rest of the file uses.
     pub nodes: BTreeMap<String, NodeSpec>,
     /// The names of the nodes given to the client; if empty, all suitable nodes are given.
     #[serde(default)]
@@ -137,11 +137,11 @@ pub struct NodeSpec {
     pub tells: ReportedMap,
 }
 
-/// How a node handles connections.
+/// How a node handles connections, which events can change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConnectionHandling {
-    /// Serves requests.
+    /// The node accepts connections and replies to requests.
     #[default]
     #[serde(rename = "up")]
     Serve,
@@ -169,7 +169,7 @@ pub enum ReportedMap {
     Empty,
     /// Null instead of the node's own host; the client should use the host it connected to.
     NullHost,
-    /// `localhost` instead of addresses.
+    /// A map with `localhost` in place of IP addresses.
     Hostnames,
     /// The initial state, ignoring all later changes.
     #[serde(rename = "beginning")]
@@ -214,7 +214,7 @@ pub struct FaultRule {
     pub fault: ReplyFault,
 }
 
-/// The kinds of reply faults.
+/// What a node does instead of giving a normal reply.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ReplyFault {
@@ -251,10 +251,10 @@ pub struct ScenarioStep {
     pub expectation: Expectation,
 }
 
-/// The kinds of step actions.
+/// What happens in a step: a request to the adapter, or a change by the test program.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StepAction {
-    /// The client runs a command.
+    /// The client runs one command and returns its reply.
     Command(Vec<String>),
     /// The client runs a script that calls this one command.
     Script(Vec<String>),
@@ -262,7 +262,7 @@ pub enum StepAction {
     Pipeline(Vec<Vec<String>>),
     /// The client runs commands in a transaction.
     Transaction(Vec<Vec<String>>),
-    /// The client subscribes to channels.
+    /// The client subscribes to channels with SUBSCRIBE.
     Subscribe(Vec<String>),
     /// The client subscribes to channels with SSUBSCRIBE.
     Ssubscribe(Vec<String>),
@@ -292,7 +292,7 @@ pub struct Expectation {
     pub within_ms: u64,
 }
 
-/// Whether a step may fail.
+/// Whether an error of the library makes a step fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorPolicy {
     /// Any error makes the step fail.

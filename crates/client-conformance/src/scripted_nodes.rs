@@ -49,7 +49,6 @@ struct SharedState {
     simulation: Mutex<ClusterSimulation>,
     streams: Mutex<BTreeMap<ConnectionId, Arc<TcpStream>>>,
     encryption: Option<TlsFrontend>,
-    /// Whether each node currently listens.
     listening: Vec<AtomicBool>,
     stopped: AtomicBool,
 }

@@ -154,7 +154,7 @@ pub struct ExecutedCommand {
     pub step: usize,
     /// The node that executed the command.
     pub node: NodeIndex,
-    /// The command's name and arguments.
+    /// The command's name and arguments as received.
     pub args: Vec<String>,
 }
 
@@ -180,7 +180,7 @@ pub struct RefusedCommand {
 #[derive(Debug)]
 pub struct ClusterSimulation {
     mode: Mode,
-    /// The nodes, ordered by name.
+    /// The nodes, ordered by name; [`NodeIndex`] refers to this order.
     pub nodes: Vec<SimulatedNode>,
     owners: Vec<Option<NodeIndex>>,
     initial_owners: Vec<Option<NodeIndex>>,

@@ -27,7 +27,7 @@ pub use costs::MeasuredCosts;
 pub enum Grade {
     /// The library behaved correctly and within the cost limits.
     Good,
-    /// The library lacks the feature.
+    /// The library lacks a feature that the scenario needs.
     #[serde(rename = "not-offered")]
     Unsupported,
     /// Correct, but too expensive or with misleading errors.
@@ -72,7 +72,7 @@ impl Finding {
 pub struct Verdict {
     /// The worst grade among the findings, or good without any.
     pub grade: Grade,
-    /// The reasons, worst first.
+    /// The reasons for the grade, worst first.
     pub findings: Vec<Finding>,
     /// The measured costs, reported even if they are within their limits.
     #[serde(rename = "measures")]

@@ -19,10 +19,10 @@ use crate::{Connection, PortClaim, Program, Reply, TestHost, claim_port, eventua
 /// Number of log lines to show when a test fails.
 const SHOWN_LOG_LINES: usize = 30;
 
-/// The address of a server.
+/// The address of a server, which stays valid while the server is restarted.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// The port for clients.
+    /// The port for clients, without TLS.
     pub port: u16,
     host: Option<TestHost>,
 }

@@ -100,13 +100,13 @@ impl Program {
         command
     }
 
-    /// Path of the binary.
+    /// The absolute path of the binary, or a bare name that is looked up in PATH.
     #[must_use]
     pub fn binary(&self) -> &Path {
         &self.binary
     }
 
-    /// The program's name for messages.
+    /// The program's name, with which failure messages tell servers apart.
     #[must_use]
     pub fn name(&self) -> String {
         self.binary.file_name().unwrap_or(self.binary.as_os_str()).to_string_lossy().into_owned()

@@ -26,7 +26,7 @@ const BUFFER_SIZE: usize = 16 * 1024;
 pub enum RelayedProcess {
     /// A standalone server, possibly with replicas.
     Server,
-    /// A cluster node.
+    /// A cluster node, which also has a bus port.
     Clustered,
     /// A sentinel, whose announced address is in its configuration file.
     Sentinel,
@@ -73,7 +73,7 @@ impl RelayNetwork {
         self.cuts.lock_cut_links().extend(to.iter().map(|to| (from, *to)));
     }
 
-    /// Ends all partitions.
+    /// Ends all partitions, so that held back bytes arrive.
     pub fn heal_partition(&self) {
         self.cuts.lock_cut_links().clear();
         self.cuts.all_healed.notify_all();

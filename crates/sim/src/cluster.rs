@@ -149,7 +149,7 @@ struct ClusterWorld {
     hosts: Vec<ClusterHost>,
     wires: BTreeMap<u64, BusLink>,
     last_wire: u64,
-    /// Packet loss in percent.
+    /// Percentage of packets that links lose.
     loss: u32,
     /// Representative slots of each initial master.
     sample_slots: Vec<Slot>,
@@ -630,7 +630,6 @@ impl ClusterHost {
 /// Wall-clock time at the simulated origin, a date in 2026.
 const WALL: i64 = 1_790_000_000_000;
 
-/// Returns a node's client address.
 fn address_of(ip: IpAddr) -> String {
     format!("{ip}:{}", formation::PORT)
 }

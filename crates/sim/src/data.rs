@@ -110,7 +110,7 @@ pub(crate) enum DataEvent {
     Loaded {
         at: Process,
     },
-    /// A snapshot is taken.
+    /// The replication thread takes a snapshot for replicas.
     TakeSnapshot {
         at: Process,
         transfer: TransferId,

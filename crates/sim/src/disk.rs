@@ -87,7 +87,7 @@ pub(crate) struct OpenFile {
     file: usize,
 }
 
-/// How an operation ends.
+/// The randomly drawn end of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OperationFate {
     Succeeds,

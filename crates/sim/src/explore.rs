@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::{Plan, run};
 
-/// The result of a search.
+/// What a run of many seeds found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchResult {
     /// The first seed found to fail, with its violation; `None` if all passed.

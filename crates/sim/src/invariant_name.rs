@@ -50,7 +50,7 @@ pub enum InvariantName {
     Prefix,
     /// Replicas at the same offset have their master's data.
     SameData,
-    /// A completed save survives completely.
+    /// An RDB file whose save has completed is loaded with all its data.
     Saved,
     /// Clients read the data that the history defines.
     Served,

@@ -52,7 +52,7 @@ pub struct Plan {
     pub machine: Machine,
     /// The seed from which all random decisions are drawn.
     pub seed: u64,
-    /// The total number of processes.
+    /// The total number of simulated processes.
     pub nodes: usize,
     /// A bug to inject, with which tests show that the simulator detects it.
     pub injected_bug: Option<InjectedBug>,
@@ -71,7 +71,7 @@ pub enum Machine {
     Node,
 }
 
-/// The result of a run.
+/// What a run found, and the evidence that it is reproducible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunResult {
     /// The first violation and its time; `None` if all invariants hold.

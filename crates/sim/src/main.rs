@@ -22,7 +22,7 @@ struct Options {
     /// Run only this seed and print its event trace.
     #[arg(long)]
     seed: Option<u64>,
-    /// The first seed.
+    /// The first of the seeds to run.
     #[arg(long, default_value_t = 0)]
     from: u64,
     /// Inject a known bug.
@@ -133,7 +133,7 @@ fn event_name(machine: Machine) -> &'static str {
     }
 }
 
-/// Returns a value's command-line name.
+/// Returns the name by which the command line calls a value.
 fn value_name(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |choice| choice.get_name().to_owned())
 }

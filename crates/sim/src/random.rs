@@ -42,17 +42,14 @@ impl RandomSource {
         ChaCha8Rng::seed_from_u64(self.number())
     }
 
-    /// Returns a random node id.
     pub(crate) fn id(&mut self) -> NodeId {
         NodeId::from_random(self.0.random())
     }
 
-    /// Returns a random job name.
     pub(crate) fn job(&mut self) -> JobName {
         JobName::from_random(self.0.random())
     }
 
-    /// Returns a random replication id.
     pub(crate) fn history(&mut self) -> ReplId {
         ReplId::from_random(self.0.random())
     }

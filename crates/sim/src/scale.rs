@@ -28,7 +28,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(4);
 /// Time limit for a run; a longer run counts as failed.
 const MAX_RUN_TIME: Duration = Duration::from_secs(60);
 
-/// The measurements of a run.
+/// What a run of a large cluster measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClusterMeasurements {
     /// Bytes sent per second and node in a settled cluster.

@@ -124,7 +124,6 @@ pub(crate) struct Simulation<E> {
     disagreement: Option<(InvariantName, String)>,
     pub(crate) data: Data,
     violation: Option<String>,
-    /// Whether the run has ended.
     is_over: bool,
     pub(crate) promotions: usize,
     trace: Trace,

@@ -15,12 +15,12 @@ use crate::{OpOutcome, Operation, Timeline, Timeouts};
 /// The number of violations of one kind that are described in full.
 const MAX_DESCRIBED: usize = 20;
 
-/// The findings of all checkers.
+/// What the checkers found in one run.
 #[derive(Debug, Default, Serialize)]
 pub struct CheckerFindings {
     /// Descriptions of states that must never occur, up to a limit.
     pub violations: Vec<String>,
-    /// The total number of violations.
+    /// The number of violations, including those that are not described.
     pub violation_count: usize,
     /// Lost acknowledged writes that asynchronous replication explains, by workload.
     pub explained: BTreeMap<&'static str, usize>,
@@ -49,7 +49,7 @@ impl CheckerFindings {
     }
 }
 
-/// The input of a checker.
+/// Everything that the checkers compare: operations, final data, faults and limits.
 #[derive(Debug)]
 pub struct CheckInput<'a> {
     /// All client operations in order of completion.

@@ -21,7 +21,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Returns the number of processes.
+    /// Returns the number of processes, which includes sentinels.
     #[must_use]
     pub fn node_count(self) -> usize {
         6

@@ -13,9 +13,9 @@ pub enum FaultKind {
     Kill,
     /// SIGKILL and data loss; the node is restarted at once, as by a supervisor.
     Wipe,
-    /// SIGSTOP until the fault ends.
+    /// SIGSTOP; the process is resumed when the fault ends.
     Freeze,
-    /// SIGTERM and immediate restart.
+    /// SIGTERM; the process is restarted at once.
     Restart,
     /// One host is cut off from all others.
     Isolate,

@@ -16,7 +16,7 @@ pub enum OpOutcome {
     Unknown,
 }
 
-/// An operation of a client.
+/// An operation of a client, as recorded by the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Operation {
     /// The name of the workload that performed the operation.

@@ -33,7 +33,7 @@ const TIMEOUTS: Timeouts = Timeouts {
     tolerance: Duration::from_millis(1000),
 };
 
-/// Options of a run.
+/// What a run tests, and for how long.
 #[derive(Debug, Clone)]
 pub struct ChaosOptions {
     /// Whether to test a cluster or a sentinel group.
@@ -46,7 +46,7 @@ pub struct ChaosOptions {
     pub seed: u64,
     /// The time after which no further round begins.
     pub duration: Duration,
-    /// The maximum number of rounds.
+    /// The maximum number of rounds, whatever the duration.
     pub rounds: usize,
     /// The faults that may be injected.
     pub faults: Vec<FaultKind>,
@@ -61,7 +61,7 @@ pub struct RunResult {
     pub ops: Vec<Operation>,
     /// The faults and the masters over time.
     pub timeline: Timeline,
-    /// The checkers' findings.
+    /// The lost writes and violations that the checkers found.
     pub findings: CheckerFindings,
 }
 

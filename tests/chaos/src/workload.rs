@@ -26,7 +26,7 @@ const KEYS_PER_WORKLOAD: usize = 6;
 /// The final data of each key: its elements in order, or the single value of a number.
 pub type FinalData = BTreeMap<String, Vec<u64>>;
 
-/// A client workload.
+/// A kind of client operations whose results can be checked after the run.
 pub trait Workload: Send + Sync {
     /// Returns the workload's name, which is the prefix of its keys.
     fn name(&self) -> &'static str;

@@ -22,11 +22,11 @@ pub enum Protocol {
 /// How a client executes commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExecutionMode {
-    /// One command after another.
+    /// The client sends one command after another.
     Sequential,
     /// Groups of commands between MULTI and EXEC.
     Transaction,
-    /// Each command from a script.
+    /// The client calls each command from a script.
     Script,
 }
 

@@ -154,7 +154,7 @@ impl<'a> Generator<'a> {
         self.random_case(word)
     }
 
-    /// A random form, by weight.
+    /// Returns a random form, chosen by the forms' weights.
     fn random_form(&mut self) -> &'a CommandForm {
         let total: u32 = self.grammar.forms.iter().map(|form| form.weight).sum();
         let mut left = self.random.random_range(0..total);

@@ -15,7 +15,7 @@ pub(crate) enum SyntaxPart {
     ArgumentKind(&'static str),
     /// Parts that may be absent.
     Optional(Vec<SyntaxPart>),
-    /// One of the alternatives.
+    /// A choice of exactly one alternative.
     Choice(Vec<Vec<SyntaxPart>>),
     /// Parts that are repeated one to three times.
     Repeated(Vec<SyntaxPart>),
@@ -59,7 +59,7 @@ const TABLES: &[&str] = &[
 /// The words of each kind of argument.
 type WordLists = BTreeMap<&'static str, Vec<Vec<u8>>>;
 
-/// All command forms.
+/// The command forms of the tables, with the words of their arguments.
 #[derive(Debug, Clone)]
 pub struct Grammar {
     pub(crate) forms: Vec<CommandForm>,

@@ -90,7 +90,7 @@ fn shorten(text: &str) -> String {
     }
 }
 
-/// The two running servers.
+/// The server under test and the reference server, both running.
 #[derive(Debug)]
 pub struct ServerPair {
     ours: Node,

@@ -122,7 +122,6 @@ struct BlockingServer<'a> {
     clients: Vec<Connection>,
     ids: Vec<i64>,
     operator: Connection,
-    /// Whether each client is blocked.
     is_blocked: [bool; CLIENT_COUNT],
 }
 

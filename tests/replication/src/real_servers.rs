@@ -38,7 +38,7 @@ const SMALL_BACKLOG: &[&str] = &[
     "XDEL events 2-2",
 ];
 
-/// Writes data of every type.
+/// Writes data of every type, in each encoding, to two databases.
 fn write_keys(node: &Node) {
     let mut connection = node.connect();
     for line in SMALL_BACKLOG {

@@ -53,7 +53,7 @@ pub const EVENTS: &[&str] = &[
     "+switch-master",
     "+tilt",
     "-tilt",
-    // Undocumented events.
+    // The following events are not in the documentation.
     "+vote-for-leader",
     "+failover-state-wait-promotion",
     "-failover-abort-not-elected",

@@ -1,7 +1,7 @@
 //! Many simulated servers that implement only what a sentinel needs of a master or replica.
 //!
-//! Each has its own address in 127.77.0.0/16, all with the same port, and is a listener in this process. The servers
-//! answer PING and INFO, deliver published messages, and change their role on command. Killing one closes its
+//! Each server is a listener in this process with its own address in 127.77.0.0/16; all use the same port. The servers
+//! answer PING and INFO, deliver published messages, and change their role on command. Killing a server closes its
 //! connections and makes it refuse new ones.
 
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ pub fn wait_until_sentinels_know_each_other(sentinels: &[Node]) {
 /// The address of master `number` according to each sentinel.
 ///
 /// # Panics
-/// A sentinel does not answer.
+/// A sentinel does not reply.
 #[must_use]
 pub fn master_addresses(sentinels: &[Node], number: usize) -> Vec<String> {
     let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME m{number}");
@@ -72,7 +72,7 @@ struct FakeServer {
     number: usize,
     port: u16,
     master: Option<Ipv4Addr>,
-    /// Open connections by id, with the sending side of those that are subscribed.
+    /// Open connections by id, with a sender of messages for each subscribed connection.
     connections: BTreeMap<u64, Option<UnboundedSender<Vec<u8>>>>,
     accepted_connections: u64,
     is_alive: watch::Sender<bool>,
@@ -124,7 +124,7 @@ impl FakeServers {
         }
         let (end, ended) = tokio::sync::oneshot::channel();
         let thread = std::thread::spawn(move || {
-            // Ends when the sender is dropped.
+            // The thread ends when the sender is dropped.
             let _ = runtime.block_on(ended);
         });
         Self { claim, servers, shutdown: Some(end), thread: Some(thread) }
@@ -139,7 +139,7 @@ impl FakeServers {
     /// Waits until these sentinels monitor the replicas of the first `masters` masters.
     ///
     /// # Panics
-    /// The sentinels do not discover them in time.
+    /// The sentinels do not discover the replicas in time.
     pub fn wait_until_replicas_are_watched(&self, masters: usize, sentinels: &[Node]) {
         eventually("the replicas are watched", || {
             let watched = |number| self.connection_counts(number).0 == 2 * sentinels.len();
@@ -155,7 +155,7 @@ impl FakeServers {
         }
     }
 
-    /// Number of open connections to a server, and of all connections so far.
+    /// The number of open connections to a server, and the number of all connections that it has accepted.
     #[must_use]
     pub fn connection_counts(&self, number: usize) -> (usize, u64) {
         let server = &lock_servers(&self.servers)[&server_address(number)];
@@ -203,7 +203,7 @@ async fn accept_connections(
         let (servers, mut alive) = (servers.clone(), alive.clone());
         tokio::spawn(async move {
             tokio::select! {
-                // It does not matter to the server how the connection ends.
+                // The result is ignored, because a server treats all ends of a connection alike.
                 _ = serve_connection(stream, ip, id, &servers) => {}
                 _ = alive.changed() => {}
             }
@@ -273,7 +273,7 @@ fn reply_to(
             writer.bulk(channel);
             writer.bulk(payload);
             let listeners = servers[&ip].connections.values().flatten();
-            // Subscribers that have disconnected do not count.
+            // The reply to PUBLISH does not count subscribers that have disconnected.
             let heard = listeners.filter(|listener| listener.send(message.clone()).is_ok()).count();
             reply.integer(heard as i64);
         }

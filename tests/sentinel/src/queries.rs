@@ -233,7 +233,7 @@ pub const EQUAL_REPLY_QUERIES: &[&str] = &[
     "ACL LIST",
 ];
 
-/// Queries with replies that consist of fields: the field names must be equal, and so must values that do not depend on
+/// Queries whose replies consist of fields. The field names must be equal, and so must values that do not depend on
 /// time.
 pub const FIELD_QUERIES: &[&str] = &[
     "SENTINEL PRIMARY mymaster",
@@ -252,8 +252,8 @@ pub const MYID_QUERY: &str = "SENTINEL MYID";
 /// Queries whose replies differ but have the same form.
 pub const SAME_FORM_QUERIES: &[&str] = &[INFO_CACHE_QUERY, MYID_QUERY];
 
-/// Conversations as pairs of a connection (`a` or `b`) and its command. For logs, only the parts that depend neither on
-/// time nor on run ids.
+/// Conversations, as pairs of a connection (`a` or `b`) and its command. Of logs, only the parts are read that depend
+/// neither on time nor on run ids.
 pub const EQUAL_CONVERSATIONS: &[&str] = &[
     "a ACL SETUSER u on >p -@all +ping +subscribe +psubscribe +hello &foo",
     "b AUTH u bad",

@@ -1,4 +1,4 @@
-//! Runs scenarios with Valkey's and Redoubt's sentinels; both must publish, log and show what the scenario expects.
+//! Runs scenarios with Valkey's and Redoubt's sentinels. Both must publish, log and show what the scenario expects.
 //!
 //! A group of scenarios runs sequentially on the same servers, which are always Valkey's, so that only the sentinels
 //! differ. All texts use short names: `S0` (the initial master), `S1` and so on for the servers, `T0` to `T2` for the
@@ -10,44 +10,44 @@ use harness::{Connection, MASTER_NAME, Node, Program, Reply, SentinelGroup, even
 
 use crate::catalogue;
 
-/// A test scenario.
+/// A scenario: what happens to a group, and what its sentinels must report.
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario {
-    /// The name in failure messages.
+    /// The scenario's name in failure messages.
     pub name: &'static str,
-    /// The steps, executed in order.
+    /// The steps, which are executed in order.
     pub steps: &'static [ScenarioStep],
-    /// Lines expected in a sentinel's log (level sign, event, payload), which must be published as well.
+    /// Lines that must be in a sentinel's log (level sign, event, payload) and must be published as events.
     pub expected_lines: &'static [&'static str],
-    /// Flags that the first sentinel must show at the same time.
+    /// Flags that the first sentinel must show, all at the same time.
     pub expected_flags: &'static [(GroupMember, &'static str)],
 }
 
-/// A member of the server group.
+/// A server or sentinel of the group, as scenarios name it.
 #[derive(Debug, Clone, Copy)]
 pub enum GroupMember {
     /// The current master according to the sentinels.
     Master,
-    /// A server by start order.
+    /// The server with this index, in the order of their start.
     Server(usize),
-    /// A sentinel by start order.
+    /// The sentinel with this index, in the order of their start.
     Sentinel(usize),
 }
 
 /// An action of the test on a server or sentinel, or a wait for its result.
 #[derive(Debug, Clone, Copy)]
 pub enum ScenarioStep {
-    /// A command to the first sentinel, which must succeed.
+    /// Sends a command to the first sentinel, which must succeed.
     CommandSentinel(&'static str),
-    /// A command to all sentinels, which must succeed.
+    /// Sends a command to all sentinels, on each of which it must succeed.
     CommandAllSentinels(&'static str),
-    /// Delivers this hello message of another sentinel to the first one.
+    /// Sends the first sentinel this hello message of another sentinel.
     SendHello(&'static str),
-    /// A command to a server, which must succeed.
+    /// Sends a command to a server, which must succeed.
     CommandServer(usize, &'static str),
-    /// A script that a server runs to its end.
+    /// Runs a script on a server to its end.
     Script(usize, &'static str),
-    /// A script that a server never finishes.
+    /// Starts a script on a server that never ends.
     EndlessScript(usize, &'static str),
     /// Kills a process with SIGKILL.
     Kill(GroupMember),
@@ -61,19 +61,19 @@ pub enum ScenarioStep {
     Freeze(GroupMember),
     /// Resumes a stopped process.
     Thaw(GroupMember),
-    /// Stops a process for longer than a sentinel can be paused without noticing it, and resumes it.
+    /// Stops a process for longer than a sentinel can be paused without noticing it, and then resumes the process.
     Stall(GroupMember),
     /// Waits until all sentinels show this value for a field of this replica.
     WaitForField(usize, &'static str, &'static str),
 }
 
-/// Time limit of a step, generous because the machine may be busy.
+/// Time limit of a step, which is generous because the machine may be busy.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a group of scenarios with Valkey's and with Redoubt's sentinels at the same time, on `servers` servers each.
 ///
 /// # Panics
-/// One of them does not publish, log or show what a scenario expects.
+/// One kind of sentinel does not publish, log or show what a scenario expects.
 pub fn run_with_both_sentinels(servers: usize, scenarios: &[Scenario]) {
     let Some(valkey) = Program::valkey() else { return };
     let redoubt = Program::redoubt();
@@ -85,7 +85,7 @@ pub fn run_with_both_sentinels(servers: usize, scenarios: &[Scenario]) {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// Runs the scenarios one after the other and returns what was missing.
+/// Runs the scenarios one after the other and returns the expectations that were not met.
 fn run_scenarios(
     server: &Program,
     sentinels: &Program,
@@ -242,7 +242,7 @@ fn expand_names(group: &SentinelGroup, text: &str) -> String {
     text
 }
 
-/// The short names of the group's members, with the text that each stands for in event payloads.
+/// Returns the short names of the group's members, each with the text that it replaces in event payloads.
 fn member_names(group: &SentinelGroup) -> Vec<(String, String)> {
     let mut names = vec![(group.sentinels[0].folder().display().to_string(), "FOLDER".to_owned())];
     let mut add = |name: String, port: u16| {
@@ -265,11 +265,11 @@ fn member_names(group: &SentinelGroup) -> Vec<(String, String)> {
 
 fn abbreviate_members(names: &[(String, String)], text: &str) -> String {
     let text = names.iter().fold(text.to_owned(), |text, (name, short)| text.replace(name, short));
-    // The number of sentinels that agree at that moment depends on timing.
+    // The number of sentinels that agree when the event is published depends on timing.
     text.find(" #quorum").map_or(text.clone(), |place| format!("{} #quorum", &text[..place]))
 }
 
-/// The lines of a log without process id and time.
+/// Returns the lines of a log without process id and time.
 fn log_lines(log: &str) -> Vec<String> {
     let said = log.lines().filter_map(|line| {
         let (_, said) = line.split_once(":X ")?;
@@ -303,7 +303,7 @@ fn take_events(events: &mut Connection, events_seen: &mut Vec<String>, names: &[
     }
 }
 
-/// Expected lines that are in no log, and expected events that were not published.
+/// Returns expected lines that are in no log, and expected events that were not published.
 fn missing_lines(scenario: &Scenario, logged: &[String], events: &[String]) -> Vec<String> {
     let in_logs = scenario.expected_lines.iter().filter(|line| !logged.iter().any(|said| said == *line));
     let event = |line: &str| line.split_once(' ').map_or(String::new(), |(_, event)| event.to_owned());
@@ -312,7 +312,7 @@ fn missing_lines(scenario: &Scenario, logged: &[String], events: &[String]) -> V
     in_logs.chain(published.map(|line| format!("not published: {line}"))).collect()
 }
 
-/// Expected flags that the first sentinel does not show.
+/// Returns expected flags that the first sentinel does not show.
 fn missing_flags(scenario: &Scenario, sentinel: &mut Connection, group: &SentinelGroup) -> Vec<String> {
     let mut left = Vec::new();
     for (of, expected) in scenario.expected_flags {
@@ -324,7 +324,7 @@ fn missing_flags(scenario: &Scenario, sentinel: &mut Connection, group: &Sentine
     left
 }
 
-/// Published events that are not in the catalogue.
+/// Returns published events that are not in the catalogue.
 fn unknown_events(heard: &[String]) -> Vec<String> {
     let name = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
     let unknown = heard.iter().map(name).filter(|name| !catalogue::is_known(name));

@@ -3,7 +3,7 @@
 use crate::scenario::{GroupMember, Scenario, ScenarioStep};
 use GroupMember::{Master, Sentinel, Server};
 
-/// All groups of scenarios: name, number of servers, and scenarios.
+/// All groups of scenarios, each with its name and number of servers.
 pub const SCENARIO_GROUPS: &[(&str, usize, &[Scenario])] = &[
     ("replicas", 3, REPLICAS),
     ("replicas with a wrong master", 3, STRAY_REPLICAS),
@@ -17,7 +17,7 @@ pub const SCENARIO_GROUPS: &[(&str, usize, &[Scenario])] = &[
     ("handover", 3, HANDOVER),
 ];
 
-/// The scenarios with this name and the number of servers that they need.
+/// Returns the scenarios with this name, and the number of servers that they need.
 ///
 /// # Panics
 /// The name is unknown.
@@ -277,8 +277,8 @@ const CONFIGURATION: &[Scenario] = &[
     },
 ];
 
-/// The first replica is promoted. The second has no data and gets none, because the new master delays its full resync.
-/// The old master is frozen, so the third replica has no more data than the first and needs no full resync.
+/// The first replica is promoted. The second replica has no data and gets none, because the new master delays its full
+/// resync. The old master is frozen, so the third replica has no more data than the first and needs no full resync.
 const REPLICA_WITHOUT_DATA: Scenario = Scenario {
     name: "a replica has lost its data",
     steps: &[

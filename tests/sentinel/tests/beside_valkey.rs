@@ -8,14 +8,14 @@ use harness::{
 };
 use sentinel_tests::catalogue::FAILOVER_EVENTS;
 
-/// The events observed in one group.
+/// What one group of sentinels published and logged during a failure.
 #[derive(Debug, PartialEq)]
 struct ObservedEvents {
     /// The events published by the leader: names and payloads without timing-dependent parts.
     leader: Vec<String>,
-    /// The events published by a follower.
+    /// The events published by a sentinel that is not the leader.
     follower: Vec<String>,
-    /// The leader's log: level sign and event, or the words that people search for.
+    /// The leader's log: the level sign and event of each line, or the words that people search for.
     log: Vec<String>,
 }
 
@@ -24,7 +24,7 @@ fn valkey_programs() -> Option<(Program, [Program; 3])> {
     Some((valkey.clone(), std::array::from_fn(|_| valkey.clone())))
 }
 
-/// An event payload with short names instead of ports and run ids.
+/// Replaces ports and run ids in an event payload by short names.
 fn normalize_payload(group: &SentinelGroup, old: usize, new: usize, text: &str) -> String {
     let mut text = text.to_owned();
     for (place, node) in group.servers.iter().enumerate() {
@@ -39,7 +39,7 @@ fn normalize_payload(group: &SentinelGroup, old: usize, new: usize, text: &str) 
         let id = node.run("SENTINEL MYID").text();
         text = text.replace(&id, "ID").replace(&node.port.to_string(), "SENTINEL");
     }
-    // The number of sentinels that agree at that moment depends on timing.
+    // The number of sentinels that agree when the event is published depends on timing.
     text.split(" #quorum").next().unwrap_or_default().to_owned()
 }
 
@@ -62,12 +62,12 @@ fn observe_failure(
     step: impl Fn(&mut SentinelGroup, usize),
 ) -> ObservedEvents {
     let mut group = SentinelGroup::start(server, sentinels);
-    // On a busy machine, Valkey's sentinels have exceeded the shortened timeout of the group in one of the steps and
-    // aborted it. All sentinels therefore use the default timeout.
+    // On a busy machine, Valkey's sentinels exceeded the shortened timeout of the group and aborted the failover. All
+    // sentinels therefore use the default timeout.
     for node in &group.sentinels {
         node.run(&format!("SENTINEL SET {MASTER_NAME} failover-timeout 180000")).expect_ok();
     }
-    // Waits until the sentinels agree, so that discovery events are not recorded.
+    // Wait until the sentinels agree, so that discovery events are not recorded.
     let old = group.wait_for_master();
     let mut subscribers: Vec<Connection> = group.sentinels.iter().map(Node::connect).collect();
     for subscriber in &mut subscribers {
@@ -100,7 +100,7 @@ fn observe_failure(
     let log = group.sentinels[leader].log();
     let log = log.lines().filter_map(|line| {
         let (_, said) = line.split_once(&format!("{}:X ", group.sentinels[leader].pid()))?;
-        // Day, month, year, time.
+        // Skip the day, the month, the year and the time.
         let said = said.splitn(5, ' ').last()?;
         let (sign, words) = said.split_once(' ')?;
         let first = words.split(' ').next()?;
@@ -109,7 +109,7 @@ fn observe_failure(
             || words.starts_with("Executing user");
         wanted.then(|| format!("{sign} {}", if words.contains("voted for") { "ID voted for" } else { first }))
     });
-    // The order of discovered replicas and of votes depends on timing.
+    // The order in which replicas and votes appear depends on timing.
     let mut log: Vec<String> = log.collect();
     log.dedup();
     let at_once = |line: &String| !line.contains("voted for");
@@ -123,12 +123,13 @@ fn observe_failure(
     }
 }
 
-/// A follower either detects by itself that the master is objectively down or learns about the switch first.
+/// Removes `+odown`, which depends on timing: a follower either detects by itself that the master is objectively down,
+/// or learns about the switch first.
 fn follower_events(lines: &[String]) -> Vec<String> {
     lines.iter().filter(|line| !line.starts_with("+odown")).cloned().collect()
 }
 
-/// Compares both kinds of sentinels; `votes` tells whether Valkey's sentinels need votes.
+/// Compares both kinds of sentinels. `votes` says whether Valkey's sentinels need votes in this failover.
 fn assert_same_events(votes: bool, step: impl Fn(&mut SentinelGroup, usize)) {
     let Some((valkey, theirs)) = valkey_programs() else { return };
     let ours: [Program; 3] = std::array::from_fn(|_| Program::redoubt());
@@ -255,7 +256,7 @@ fn info_has_the_fields_that_exporters_read() {
     assert_eq!(moved("keyspace_hits"), Some(0));
 }
 
-/// The password for other sentinels set by SENTINEL CONFIG SET is used from then on.
+/// A password for other sentinels that is set by SENTINEL CONFIG SET must be used from then on.
 #[test]
 fn changed_sentinel_password_is_used_at_once() {
     let Some((valkey, _)) = valkey_programs() else { return };

@@ -28,7 +28,7 @@ fn start_sentinel(valkey: &Program) -> Node {
 fn commands_in_help(help: &Reply) -> Vec<String> {
     let lines = help.items().iter().map(Reply::text).filter(|line| !line.starts_with(' '));
     let is_name = |word: &&str| word.chars().all(|letter| letter.is_ascii_uppercase() || letter == '-');
-    // The first line describes the general syntax.
+    // The first line describes the general syntax and names no command.
     lines.skip(1).map(|line| line.split(' ').take_while(is_name).collect::<Vec<_>>().join(" ")).collect()
 }
 
@@ -38,7 +38,7 @@ fn uses_command(request: &str, command: &str) -> bool {
     named.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
-/// All requests of the scenarios and queries that Valkey's sentinel does not reject.
+/// All requests of the scenarios and queries, except those that Valkey's sentinel rejects.
 fn covered_requests(node: &Node) -> Vec<&'static str> {
     let steps = all_scenarios().flat_map(|story| story.steps);
     let asked = steps.filter_map(|step| match step {

@@ -1,4 +1,4 @@
-//! Client libraries that find the master through sentinels.
+//! Tests of client libraries that find the master through sentinels.
 
 use harness::{MASTER_NAME, Program, SentinelGroup, eventually};
 use redis::sentinel::{SentinelClient, SentinelServerType};

@@ -1,11 +1,11 @@
-//! `redoubt doctor` on a group of real sentinels.
+//! Tests of `redoubt doctor` on a group of real sentinels.
 
 use std::fs;
 use std::process::Command;
 
 use harness::{Program, SentinelGroup, eventually, run_to_end};
 
-/// The exit status, and one line per finding.
+/// Runs `redoubt doctor` and returns its exit status, and one line per finding.
 fn run_doctor(url: &str) -> (i32, String) {
     let mut doctor = Command::new(Program::redoubt().binary());
     doctor.args(["doctor", "--no-host", "--quiet", "--from", url]);

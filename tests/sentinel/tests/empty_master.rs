@@ -1,10 +1,10 @@
-//! A monitored master that restarts without its data before it is missed: a replica takes over, and no replica resyncs
-//! to the empty dataset.
+//! Tests of a monitored master that restarts without its data before a sentinel notices its absence: a replica takes
+//! over, and no replica resyncs to the empty dataset.
 
 use harness::{Node, Program, Reply, SentinelGroup, eventually, eventually_within};
 use std::time::Duration;
 
-/// Exceeds the time that a Redis sentinel needs to make the old master a replica.
+/// A `down-after-milliseconds` that exceeds the time a Redis sentinel needs to make the old master a replica.
 const LONG_DOWN_AFTER: Duration = Duration::from_secs(60);
 
 /// Kills a server, deletes its data, and restarts it before a sentinel can detect the failure.
@@ -43,7 +43,7 @@ fn assert_replica_takes_over(sentinels: &[Program]) {
     let (successor, took) = group.wait_for_successor(master);
     println!("another was promoted after {took:?}");
     let keys = |server: usize| group.servers[server].run("DBSIZE");
-    // The keys written before, and the one written to find the new master.
+    // The keys are those written before the failover, and the one written to find the new master.
     let expected = Reply::Int(1002);
     assert_eq!(keys(successor), expected);
     group.wait_until_healthy();
@@ -64,7 +64,7 @@ fn redis_sentinels_replace_an_empty_master() {
     assert_replica_takes_over(&std::array::from_fn::<_, 3, _>(|_| Program::redis()));
 }
 
-/// No replica can be promoted: after the timeout the master serves its own data, which Redis does at once.
+/// If no replica can be promoted, the master serves its own data after the timeout, which Redis does at once.
 #[test]
 fn empty_master_without_sentinels_serves_after_the_timeout() {
     let mut group = SentinelGroup::start(

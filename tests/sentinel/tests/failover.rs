@@ -1,4 +1,4 @@
-//! Failovers with Redoubt sentinels: killed and frozen masters, and sentinels that die with them.
+//! Tests of failovers with Redoubt sentinels: killed and frozen masters, and sentinels that die with their master.
 
 use std::fs;
 use std::time::Duration;
@@ -11,8 +11,8 @@ fn redoubt_sentinels() -> [Program; 3] {
     std::array::from_fn(|_| Program::redoubt())
 }
 
-/// Redis servers are killed three times. Each time a replica takes over, subscribers are notified, and the old master
-/// returns as a replica.
+/// Masters are killed three times. Each time a replica takes over, subscribers are notified, and the old master returns
+/// as a replica.
 #[test]
 fn killed_masters_are_replaced_and_return_as_replicas() {
     let mut group = SentinelGroup::start(&Program::redis(), &redoubt_sentinels());
@@ -32,8 +32,8 @@ fn killed_masters_are_replaced_and_return_as_replicas() {
     }
 }
 
-/// A frozen process refuses no connections, so it is detected after `down-after-milliseconds`. After resuming it
-/// becomes a replica.
+/// A frozen process refuses no connections, so it is only detected after `down-after-milliseconds`. After resuming, the
+/// process becomes a replica.
 #[test]
 fn frozen_master_is_replaced_after_down_after() {
     let group = SentinelGroup::start(&Program::redis(), &redoubt_sentinels());
@@ -66,7 +66,7 @@ fn master_is_replaced_when_leader_dies_too() {
     assert_ne!(third, second);
 }
 
-/// A manual failover of a healthy master; the old master becomes a replica.
+/// An operator starts a failover of a healthy master, which becomes a replica.
 #[test]
 fn manual_failover_replaces_a_healthy_master() {
     let group = SentinelGroup::start(&Program::redis(), &redoubt_sentinels());
@@ -171,7 +171,7 @@ fn invalid_input_affects_only_its_connection() {
     });
 }
 
-/// FAILOVER sent to the master itself: without a request from a sentinel, clients get the new address within seconds.
+/// FAILOVER is sent to the master itself. Clients get the new address within seconds, although no sentinel was asked.
 #[test]
 fn handover_without_sentinels_is_announced_to_clients() {
     let group = SentinelGroup::start(&Program::redoubt(), &redoubt_sentinels());

@@ -1,10 +1,10 @@
-//! The `make up-sentinel` commands as a user runs them.
+//! Tests of the `make up-sentinel` commands, run as a user runs them.
 
 use std::net::TcpListener;
 
 use harness::{Connection, LocalServers, LocalSetup, Reply, eventually};
 
-/// The role reported by a server, or `None` while its connections are being closed.
+/// The role reported by a server, or `None` while the server closes its connections after a role change.
 fn read_role(servers: &LocalServers, index: u16) -> Option<Vec<String>> {
     let mut connection = Connection::open(("127.0.0.1", servers.first_port + index)).ok()?;
     let reply = connection.try_call(&["ROLE"]).ok()?;

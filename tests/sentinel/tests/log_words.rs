@@ -1,9 +1,9 @@
-//! Log lines that people and tools search for: at startup, at shutdown, and when the sentinel cannot start. Events are
-//! covered by `states.rs` and `beside_valkey.rs`.
+//! Tests of log lines that people and tools search for: at startup, at shutdown, and when the sentinel cannot start.
+//! Events are covered by `states.rs` and `beside_valkey.rs`.
 
 use harness::{Node, Program, eventually};
 
-/// The log of a normal start and shutdown.
+/// Lines that the log of a normal start and shutdown must contain.
 const START_AND_SHUTDOWN_LINES: &[&str] = &[
     "is starting",
     "just started",
@@ -17,7 +17,7 @@ const START_AND_SHUTDOWN_LINES: &[&str] = &[
     "Sentinel is now ready to exit, bye bye...",
 ];
 
-/// Invalid configuration files and the reported reasons.
+/// Invalid configuration files, each with the reason that must be reported.
 const INVALID_CONFIGURATIONS: &[(&str, &str)] = &[
     ("sentinel foo bar\n", "Unrecognized sentinel configuration statement."),
     ("sentinel monitor a 127.0.0.1 1 0\n", "Quorum must be 1 or greater."),
@@ -33,7 +33,7 @@ fn prepare_with_file(program: &Program, text: &str) -> Node {
     node
 }
 
-/// Redoubt, and Valkey if it is installed.
+/// The programs to test: Redoubt, and Valkey if it is installed.
 fn tested_programs() -> impl Iterator<Item = Program> {
     [Some(Program::redoubt()), Program::valkey()].into_iter().flatten()
 }

@@ -1,4 +1,4 @@
-//! Redoubt sentinels together with Redis sentinels, each with Redoubt servers.
+//! Tests of Redoubt sentinels together with Redis sentinels, and of each kind with Redoubt servers.
 
 use harness::{Program, SentinelGroup};
 

@@ -1,4 +1,4 @@
-//! Network partitions: three servers and three sentinels in network namespaces of their own.
+//! Tests of network partitions: each of three servers and three sentinels runs in its own network namespace.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use harness::{
     MASTER_NAME, Program, SentinelGroup, TestNetwork, eventually, field_map, never_within, value_or_skip,
 };
 
-/// The hosts: servers first, then sentinels.
+/// The index of the master's host; servers have the first hosts, sentinels the others.
 const MASTER_HOST: usize = 0;
 const SERVER_HOSTS: [usize; 3] = [0, 1, 2];
 const SENTINEL_HOSTS: [usize; 3] = [3, 4, 5];
 
-/// Exceeds the duration of a failover.
+/// How long to check that no failover happens, which is longer than a failover takes.
 const DOWN_AFTER_MARGIN: Duration = Duration::from_secs(3);
 
 /// Starts a group on a simulated network. Returns `None`, with a message, if the system does not permit that.
@@ -32,7 +32,7 @@ fn sees_master_down(group: &SentinelGroup, sentinel: usize) -> bool {
     fields["flags"].contains("s_down")
 }
 
-/// Waits until these sentinels agree on a master other than the first, and returns it.
+/// Waits until these sentinels agree on a master other than the first one, and returns its index.
 fn wait_for_successor(group: &SentinelGroup, sentinels: &[usize]) -> usize {
     eventually("those who can have another master", || {
         let ports: Vec<u16> = sentinels.iter().map(|&sentinel| group.master_port(sentinel)).collect();
@@ -41,7 +41,8 @@ fn wait_for_successor(group: &SentinelGroup, sentinels: &[usize]) -> usize {
     })
 }
 
-/// Checks that all sentinels report the same master, that the others replicate from it, and that it is the only master.
+/// Checks that all sentinels report the same master, that the other servers replicate from it, and that no other server
+/// is a master.
 fn assert_agreement(group: &SentinelGroup, master: usize) {
     eventually("all sentinels agree", || (group.wait_for_master() == master).then_some(()));
     group.wait_until_healthy();
@@ -98,7 +99,7 @@ fn master_in_the_minority_is_replaced() {
     assert_agreement(&group, new);
 }
 
-/// One sentinel is with a replica, two are with the master. The single sentinel has a replica but no majority.
+/// The master is with two sentinels. The third sentinel is with a replica, but without a majority it cannot fail over.
 #[test]
 fn master_in_the_majority_is_not_replaced() {
     let Some((group, network)) = start_group() else { return };
@@ -110,7 +111,7 @@ fn master_in_the_majority_is_not_replaced() {
     assert_agreement(&group, MASTER_HOST);
 }
 
-/// Only packets from the master are lost. It is silent, so it is replaced.
+/// Only packets from the master are lost. The sentinels receive nothing from it, so it is replaced.
 #[test]
 fn master_whose_packets_are_lost_is_replaced() {
     let Some((group, network)) = start_group() else { return };

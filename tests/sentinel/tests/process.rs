@@ -1,4 +1,4 @@
-//! The sentinel process: configuration file, directories, signals and command names.
+//! Tests of the sentinel process: configuration file, directories, signals and command names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +24,7 @@ fn start_sentinel(program: &Program, lines: &str) -> Node {
     node
 }
 
-/// Service managers start a sentinel with `--port` each time.
+/// Service managers start a sentinel with `--port` each time, which must not add a line to the file each time.
 #[test]
 fn restart_adds_no_line_to_the_configuration_file() {
     let mut node = start_sentinel(&Program::redoubt(), "");
@@ -40,12 +40,12 @@ fn restart_adds_no_line_to_the_configuration_file() {
     assert!(texts.iter().all(|text| *text == texts[0]), "{texts:#?}");
 }
 
-/// Runs these commands in a new mount namespace and then starts a sentinel. The arguments are the directory, the
-/// program and the working directory.
+/// A script that runs the commands in place of MOUNTS in a new mount namespace, and then starts a sentinel. Its
+/// arguments are the directory, the program and the working directory.
 const NAMESPACE_SCRIPT: &str = "cd $0 && MOUNTS && exec $1 sentinel sentinel.conf --dir $2";
 
-/// docker-compose mounts the single file, which cannot be replaced by a rename. If the directory is read-only, the
-/// journal cannot be beside it either.
+/// docker-compose mounts the configuration file itself, which then cannot be replaced by a rename. If the directory is
+/// read-only, the journal cannot be written beside the file either.
 #[test]
 fn configuration_file_that_is_a_mount_point_is_written_in_place() {
     let alone = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
@@ -145,7 +145,7 @@ fn valkey_command_names_are_supported() {
     assert!(wrong.is_error("ERR wrong number of arguments for 'sentinel|primary' command"), "{wrong:?}");
 }
 
-/// CLIENT supports the subcommands of the Redis sentinel, and SETINFO, which is newer than the tested Redis.
+/// CLIENT supports the subcommands of the Redis sentinel and also SETINFO, which the tested Redis does not have yet.
 #[test]
 fn client_supports_the_subcommands_of_redis() {
     let names = |program: &Program| -> BTreeSet<String> {

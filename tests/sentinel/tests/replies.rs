@@ -1,4 +1,4 @@
-//! Redoubt and Valkey sentinels answer the same queries alike.
+//! Tests that Redoubt and Valkey sentinels answer the same queries alike.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ fn stable_part(reply: &Reply) -> String {
     }
 }
 
-/// The last reply to these pipelined requests. A closed connection is replaced by a new one.
+/// Sends pipelined requests and returns the last reply. If the connection is closed, a new one replaces it.
 fn send_pipeline(node: &Node, connection: &mut Connection, requests: &str) -> String {
     let (last, before) = requests.rsplit_once('|').map_or((requests, ""), |(before, last)| (last, before));
     for request in before.split('|').filter(|request| !request.is_empty()) {
@@ -74,7 +74,7 @@ fn send_pipeline(node: &Node, connection: &mut Connection, requests: &str) -> St
         Ok(reply) => stable_part(&reply),
         Err(_) => {
             *connection = node.connect();
-            // Ensures that the node has processed the requests before another connection sends any.
+            // The PING makes sure that the node has processed the requests before another connection sends any.
             let _ = connection.try_call(&["PING"]);
             "closed".to_owned()
         }
@@ -109,8 +109,8 @@ fn reply_fields(node: &Node, query: &str) -> BTreeMap<String, String> {
     }
 }
 
-/// A sentinel that requests a vote learns the last vote whatever its epoch; one that does not request a vote learns
-/// nothing about votes.
+/// A sentinel that requests a vote learns the last vote, whatever its epoch. A sentinel that does not request a vote
+/// learns nothing about votes.
 #[test]
 fn votes_equal_those_of_valkey() {
     let Some(group) = start_group() else { return };
@@ -151,7 +151,7 @@ fn fields_equal_those_of_valkey() {
     }
 }
 
-/// The cached INFO of the master and of each replica.
+/// The cached INFO of the master and of each replica must have the same form.
 #[test]
 fn info_cache_equals_that_of_valkey() {
     let Some(group) = start_group() else { return };

@@ -1,4 +1,4 @@
-//! Sentinels whose user has exactly the rights listed in the Redis and Valkey documentation.
+//! Tests of sentinels whose user has exactly the rights listed in the Redis and Valkey documentation.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn all_logs(group: &SentinelGroup) -> String {
     group.sentinels.iter().map(Node::log).collect()
 }
 
-/// The master dies, a replica takes over, the other one follows, and no command is denied.
+/// Asserts that after the master's death a replica takes over, the other replica follows it, and no command is denied.
 fn assert_documented_rights_suffice(server: &Program) {
     let mut group = start_group_with_rights(server, DOCUMENTED_RIGHTS);
     let master = group.wait_for_master();
@@ -66,7 +66,7 @@ fn documented_rights_suffice_for_a_valkey_master() {
     assert_documented_rights_suffice(&valkey);
 }
 
-/// One right is missing on all servers: the log names it, and the failover succeeds as soon as it is granted.
+/// If one right is missing on all servers, the log names it, and the failover succeeds as soon as it is granted.
 #[test]
 fn missing_right_is_logged_and_failover_succeeds_once_granted() {
     let mut group = start_group_with_rights(&Program::redoubt(), &DOCUMENTED_RIGHTS.replace("+slaveof ", ""));
@@ -85,8 +85,8 @@ fn missing_right_is_logged_and_failover_succeeds_once_granted() {
     assert_ne!(successor, master);
 }
 
-/// During a coordinated failover a client keeps writing. It gets replies and then a closed connection, but never an
-/// error, and no acknowledged write is lost.
+/// Asserts that a client that writes during a coordinated failover gets replies and then a closed connection, but never
+/// an error, and that no acknowledged write is lost.
 fn assert_no_client_errors(server: &Program) {
     let group = SentinelGroup::start(server, &redoubt_sentinels());
     let old = group.wait_for_master();
@@ -109,7 +109,7 @@ fn assert_no_client_errors(server: &Program) {
     let kept: i64 = group.servers[successor].run("GET counter").text().parse().expect("a number");
     assert!(kept >= told, "told {told}, kept {kept}");
     group.wait_until_healthy();
-    // No client is paused any more.
+    // The failover must leave no client paused.
     for node in &group.servers {
         assert_eq!(node.info("clients", "paused_actions").as_deref(), Some("none"));
     }

@@ -1,4 +1,4 @@
-//! Many masters monitored by the same sentinels.
+//! Tests with many masters monitored by the same sentinels.
 
 use harness::eventually;
 use sentinel_tests::fake_servers::{

@@ -1,4 +1,5 @@
-//! Operator scripts as real processes: called with Redis's arguments, retried on failure, killed when they hang.
+//! Tests of operator scripts as real processes: they get Redis's arguments, are retried on failure, and are killed when
+//! they hang.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +16,7 @@ fn create_script(folder: &Path, name: &str, body: &str) -> PathBuf {
     path
 }
 
-/// Prepares a sentinel that decides alone about the first server of the farm, without starting it.
+/// Prepares a sentinel that monitors the first fake server with a quorum of one, without starting it.
 fn prepare_sentinel(servers: &FakeServers, lines: &str) -> Node {
     let mut node = Node::prepare(&Program::redoubt(), "");
     let file = node.folder().join("sentinel.conf");
@@ -66,7 +67,7 @@ fn scripts_are_retried_until_they_succeed() {
     eventually("no script is left", || node.run("SENTINEL PENDING-SCRIPTS").items().is_empty().then_some(()));
 }
 
-/// A script that cannot be executed would be noticed too late, so the sentinel does not start.
+/// A script that cannot be executed would only fail during a failover, so the sentinel refuses to start.
 #[test]
 fn missing_script_prevents_the_start() {
     let farm = FakeServers::start(1, false);

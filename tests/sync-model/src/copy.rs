@@ -50,7 +50,6 @@ pub(crate) struct Leadership {
 /// The state of one copy of the shard.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Copy {
-    /// Whether the copy's process runs.
     pub(crate) is_up: bool,
     /// The identity of the copy's data.
     pub(crate) incarnation: Incarnation,
@@ -58,7 +57,6 @@ pub(crate) struct Copy {
     pub(crate) log: Log,
     /// The newest epoch that the copy has learned of.
     pub(crate) epoch: u8,
-    /// The copy's current role.
     pub(crate) role: Role,
     /// The number of ticks until the copy may ask to be promoted.
     pub(crate) promise: u8,

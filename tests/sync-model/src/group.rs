@@ -47,7 +47,6 @@ impl Incarnations {
         Self(self.0 | other.0)
     }
 
-    /// Iterates over all members.
     pub(crate) fn iter(self) -> impl Iterator<Item = Incarnation> {
         (0..12)
             .filter(move |bit| self.0 & 1 << bit != 0)

@@ -33,7 +33,6 @@ pub(crate) struct Acknowledgement {
 pub(crate) enum GroupRequest {
     /// The master asks for another in-sync set.
     Change {
-        /// The epoch of the master.
         epoch: u8,
         /// The version that the new set would get.
         version: u8,
@@ -44,7 +43,6 @@ pub(crate) enum GroupRequest {
     Promote {
         /// The newest epoch that the member knows.
         epoch: u8,
-        /// The member's incarnation.
         candidate: Incarnation,
     },
 }

@@ -22,11 +22,11 @@ pub(crate) enum Durability {
 /// The speed of a process's clock. The error is exaggerated: a timer of two ticks runs for one to three ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Speed {
-    /// Timers end one tick early.
+    /// Timers end early, after one tick instead of two.
     Fast,
     /// Timers end on time.
     Exact,
-    /// Timers end one tick late.
+    /// Timers end late, after three ticks instead of two.
     Slow,
 }
 
@@ -71,7 +71,6 @@ pub(crate) struct Bounds {
 /// The model of a shard, with the variant and bounds to check.
 #[derive(Debug, Clone)]
 pub(crate) struct Shard {
-    /// The limits of the search.
     pub(crate) bounds: Bounds,
     /// What copies keep after a crash.
     pub(crate) durability: Durability,
@@ -88,7 +87,6 @@ pub(crate) struct Shard {
 /// A state of the whole system.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    /// The copies, indexed by node.
     pub(crate) copies: Vec<Copy>,
     /// All states of the group so far; the last one is current.
     pub(crate) group: Vec<SetState>,
@@ -136,7 +134,6 @@ pub(crate) enum Action {
 }
 
 impl State {
-    /// The group's current state.
     pub(crate) fn decided(&self) -> &SetState {
         self.group.last().expect("the group has a state from the start")
     }

@@ -2,7 +2,7 @@
 
 use crate::SourceFile;
 
-/// The layers of `docs/ARCHITECTURE.md`.
+/// The layer of each crate, as in `docs/ARCHITECTURE.md`.
 const LAYERS: &[(&str, u8)] = &[
     ("clock", 0),
     ("glob", 0),
@@ -37,10 +37,10 @@ const LAYERS: &[(&str, u8)] = &[
     ("sim", 8),
 ];
 
-/// The layer of the binaries.
+/// The layer of the crates that build binaries.
 const BINARY_LAYER: u8 = 8;
 
-/// Independent crates: they depend on none of ours, and only binaries and tests depend on them.
+/// Crates that depend on no other crate of the workspace, and on which only binaries and tests depend.
 const INDEPENDENT_CRATES: &[&str] = &["harness", "lock"];
 
 fn layer_of(name: &str) -> Option<u8> {

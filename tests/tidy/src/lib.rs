@@ -1,8 +1,8 @@
 //! Implements the repository's rules as functions from files to violations.
 //!
-//! `docs/ARCHITECTURE.md` defines the layers, the pure crates and the file size limit; the same
-//! rules are data here. Each rule is a function over [`File`]s so that its unit tests can pass a
-//! faulty file. `tests/repository.rs` applies all rules to the repository.
+//! `docs/ARCHITECTURE.md` defines the layers, the pure crates and the file size limit; the same rules are data here.
+//! Each rule is a function over [`SourceFile`]s, so that its unit tests can pass a faulty file. `tests/repository.rs`
+//! applies all rules to the repository.
 #![forbid(unsafe_code)]
 
 mod layers;
@@ -25,12 +25,12 @@ pub use value_types::check_value_type_files;
 pub struct SourceFile {
     /// The path relative to the repository root, separated by `/`.
     pub path: String,
-    /// The file's content.
+    /// The whole content of the file.
     pub text: String,
 }
 
 impl SourceFile {
-    /// Creates a file for tests.
+    /// Creates a file that does not exist, for unit tests of the rules.
     #[must_use]
     pub fn new(path: &str, text: &str) -> Self {
         Self { path: path.to_owned(), text: text.to_owned() }
@@ -79,7 +79,7 @@ impl SourceFile {
 /// Returns the repository root.
 ///
 /// # Panics
-/// If this crate moves to another depth.
+/// This crate has moved to another depth.
 #[must_use]
 pub fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -92,7 +92,7 @@ pub fn repository_root() -> PathBuf {
 /// Returns every text file that git tracks or would track.
 ///
 /// # Panics
-/// Without git, or outside a checkout.
+/// Git is not installed, or the folder is not a checkout.
 #[must_use]
 pub fn repository_files() -> Vec<SourceFile> {
     let root = repository_root();

@@ -23,7 +23,7 @@ const CYCLE_EXCEPTIONS: &[(&str, &[&str])] = &[
 /// For each module of a crate, the modules that it uses.
 type UsesByModule<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
-/// Reports modules in a cycle that are not listed, and listed modules that are in none.
+/// Reports modules in a cycle that are not listed, and listed modules that are in no cycle.
 #[must_use]
 pub fn check_module_cycles(files: &[SourceFile]) -> Vec<String> {
     CYCLE_EXCEPTIONS.iter().flat_map(|(name, exceptions)| check_crate(name, files, exceptions)).collect()
@@ -72,7 +72,7 @@ fn collect_uses<'a>(name: &str, files: &'a [SourceFile]) -> UsesByModule<'a> {
     uses
 }
 
-/// Returns the top-level module of a file; the crate root has none.
+/// Returns the top-level module of a file; `None` for the crate root.
 fn top_level_module(file: &SourceFile) -> Option<&str> {
     let path = file.path_in_crate().strip_prefix("src/")?;
     let module = path.split('/').next()?.trim_end_matches(".rs");

@@ -1,5 +1,5 @@
-//! Checks that pure crates have no sockets, threads, tasks, clock or OS randomness; their driver
-//! passes these in.
+//! Checks that pure crates use no sockets, threads, tasks, clock or OS randomness; their callers pass in time, bytes
+//! and random numbers.
 
 use crate::SourceFile;
 use crate::layers::{parse_dependencies, test_manifests};

@@ -33,7 +33,7 @@ pub fn check_file_length(files: &[SourceFile]) -> Vec<String> {
 /// Reports unfinished code and ignored tests other than those that `make soak` runs.
 #[must_use]
 pub fn check_unfinished(files: &[SourceFile]) -> Vec<String> {
-    // Built from pieces so that this file does not match itself.
+    // The words are built from pieces so that this file does not match itself.
     let words =
         [["todo", "!("], ["unimple", "mented!("], ["FIX", "ME"], ["#[ig", "nore"]].map(|word| word.concat());
     let mut violations = Vec::new();

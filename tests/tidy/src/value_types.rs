@@ -8,14 +8,14 @@ use crate::SourceFile;
 const KEYSPACE_DOC: &str = "docs/keyspace.md";
 const LIST_HEADING: &str = "## How a kind is added";
 
-/// The number of shared files that a new value type may need to change.
+/// The maximum number of shared files that a new value type may need to change.
 const MAX_SHARED_FILES: usize = 6;
 
-/// Types with elements.
+/// The names of value types that consist of elements.
 const TYPE_NAMES: [&str; 5] = ["List", "Set", "SortedSet", "Hash", "Stream"];
 
-/// Reports unlisted files that name several value types, listed files that do not, and a list that
-/// is too long.
+/// Reports unlisted files that name several value types, listed files that do not name several, and a list that is too
+/// long.
 #[must_use]
 pub fn check_value_type_files(files: &[SourceFile]) -> Vec<String> {
     let listed = listed_paths(files);
@@ -98,7 +98,7 @@ mod tests {
         for line in
             ["Kind::SortedSet", "x as &SetRef<'_>", "Fields<OfHash>", "Form::TableHash", "ListCodec::read"]
         {
-            // The file's own name does not matter.
+            // The name of the file itself does not affect the result.
             let stranger =
                 SourceFile::new("crates/engine/src/stream/hash.rs", &format!("Value::Stream\n{line}"));
             let violations = check_value_type_files(&[list.clone(), value.clone(), stranger]);

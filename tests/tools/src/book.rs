@@ -1,7 +1,7 @@
 //! Runs every command of the book (docs/book), page by page and in order, and checks the output that the page shows.
 //!
-//! A block of `sh` is run. Each line of a following block of `text` must appear in its output. The ports of a page are
-//! replaced by free ones.
+//! A block of `sh` is executed, and each line of a `text` block that follows must appear in its output. The ports of a
+//! page are replaced by free ones.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use std::process::Command;
 use harness::{PortClaim, Program, claim_port, run_to_end};
 use tempfile::TempDir;
 
-/// The ports that pages use.
+/// The ports that pages of the book use.
 const PAGE_PORTS: &[&str] = &["6379", "6380", "7000", "7001", "7002", "7003", "7004", "7005", "26379"];
-/// Separates the outputs of the blocks.
+/// A line that separates the outputs of a page's blocks.
 const BLOCK_MARK: &str = "@@ block";
 
 fn book_folder() -> PathBuf {
@@ -55,7 +55,7 @@ fn parse_blocks(page: &str) -> Vec<CommandBlock> {
     blocks
 }
 
-/// Replaces the ports of the pages by the claimed ones, where they stand as whole numbers.
+/// Replaces the pages' ports by the claimed ones, but not where their digits are part of a longer number.
 fn replace_ports(text: &str, claims: &[PortClaim]) -> String {
     let mut text = text.to_owned();
     for (port, claim) in PAGE_PORTS.iter().zip(claims) {
@@ -75,7 +75,7 @@ fn replace_ports(text: &str, claims: &[PortClaim]) -> String {
     text
 }
 
-/// A temporary folder. On drop it kills the servers that wrote a pid file there.
+/// A temporary folder. Dropping it kills the servers that wrote a pid file into it.
 struct BookFolder(TempDir);
 
 impl BookFolder {

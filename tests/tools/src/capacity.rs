@@ -1,5 +1,5 @@
-//! `redoubt capacity`: its memory predictions match real Redis and Redoubt servers, and its reports match the data of a
-//! server.
+//! Tests of `redoubt capacity`: its memory predictions match real Redis and Redoubt servers, and its reports match the
+//! data of a server.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ fn run_capacity(arguments: &[&str]) -> Json {
     serde_json::from_str(&said).expect("an object")
 }
 
-/// Keys of one type and size.
+/// Test data: keys of one type with values of one size.
 struct TestDataset {
     kind: &'static str,
     keys: usize,
@@ -26,7 +26,7 @@ struct TestDataset {
 impl TestDataset {
     fn load_into(&self, connection: &mut Connection) {
         for number in 0..self.keys {
-            // Random-looking numbers spread over the slots like real keys; sequential ones would spread too evenly.
+            // Random-looking numbers spread over the slots like real keys; sequential numbers would spread too evenly.
             let chance = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 25;
             let key = format!("key:{:012}", chance % 1_000_000_000_000);
             let width = self.value_bytes - 1;
@@ -106,7 +106,7 @@ fn used_memory(node: &Node) -> f64 {
     node.info("memory", "used_memory").and_then(|text| text.parse().ok()).expect("used_memory")
 }
 
-/// The prediction for every type, with small and large values, is within 5 %.
+/// For every type, with small and large values, the prediction is within 5 %.
 #[test]
 fn capacity_predicts_redis_memory_use() {
     let row = |kind, keys, elements, value| TestDataset { kind, keys, elements, value_bytes: value };
@@ -143,8 +143,8 @@ fn capacity_predicts_redis_memory_use() {
     }
 }
 
-/// The same for Redoubt. The prediction is of resident memory, 2 % more than the allocated memory; with so little data
-/// the growth of the process itself would exceed that, so `used_memory` is compared.
+/// The prediction for Redoubt is of resident memory, which is 2 % more than allocated memory. With so little data the
+/// growth of the process itself would exceed that, so `used_memory` is compared.
 #[test]
 fn capacity_predicts_redoubt_memory_use() {
     const RESIDENT_OVERHEAD: f64 = 1.02;
@@ -168,7 +168,7 @@ fn capacity_predicts_redoubt_memory_use() {
         let node = Node::start(&Program::redoubt(), "--save ");
         let before = used_memory(&node);
         row.load_into(&mut node.connect());
-        // A server does this by itself within 15 seconds.
+        // Without this command, a server releases the memory only within 15 seconds.
         node.run("MEMORY PURGE").expect_ok();
         let grown = used_memory(&node) - before;
         let ratio = row.predict_memory("Redoubt", "bundled") / RESIDENT_OVERHEAD / grown;
@@ -231,7 +231,7 @@ fn keyspace_scan_covers_every_database() {
     assert_eq!(told["keys"], 2);
 }
 
-/// Without a terminal there is no progress bar, so a long scan prints its progress as lines.
+/// Without a terminal there is no progress bar, so a long scan prints lines that show its progress.
 #[test]
 fn keyspace_scan_reports_progress_without_terminal() {
     let node = Node::start(&Program::redoubt(), "--save ");

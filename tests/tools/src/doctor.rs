@@ -1,4 +1,4 @@
-//! `redoubt doctor` on a real cluster, and `redoubt convert` with a configuration file that Valkey wrote.
+//! Tests of `redoubt doctor` on a real cluster, and of `redoubt convert` with a configuration file that Valkey wrote.
 
 use std::process::Command;
 
@@ -26,7 +26,7 @@ fn run_doctor(url: &str) -> (i32, Vec<String>) {
     (status, read.as_array().expect("a list").iter().map(text).collect())
 }
 
-/// The cluster is healthy; then a replica dies, and doctor reports it until it is back.
+/// When a replica of a healthy cluster dies, doctor reports the replica until it is back.
 #[test]
 fn doctor_reports_dead_cluster_node() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
@@ -54,7 +54,7 @@ fn doctor_reports_unreachable_and_password_protected_servers() {
     assert_eq!(run_doctor("redis://127.0.0.1:1").0, 2);
 }
 
-/// A configuration file written by Valkey, with a parameter that Redoubt does not support.
+/// The configuration file was written by Valkey and has a parameter that Redoubt does not support.
 #[test]
 fn converted_valkey_configuration_starts_server() {
     let Some(valkey) = Program::valkey() else { return };
@@ -92,7 +92,7 @@ fn converted_valkey_configuration_starts_server() {
     assert!(kept.starts_with("# the shop's\n"), "{kept}");
 }
 
-/// The checks of the machine: no check is skipped, and the exit status is that of the worst finding.
+/// Doctor skips no check of the machine, and its exit status is that of the worst finding.
 #[test]
 fn doctor_checks_the_machine() {
     let (status, printed) = run_redoubt(&["doctor"]);
@@ -103,7 +103,7 @@ fn doctor_checks_the_machine() {
     assert!(status == 2 && printed.contains("can't open config file"), "{printed}");
 }
 
-/// A server is live as soon as it replies, even with an error; it is ready when clients can rely on it.
+/// A server is live as soon as it replies, even with an error. It is ready when clients can rely on its replies.
 #[test]
 fn server_is_live_before_it_is_ready() {
     let ping = |node: &Node, options: &[&str]| {

@@ -1,4 +1,4 @@
-//! `make up` and the related make targets, as a user runs them.
+//! Tests of `make up` and the related make targets, run as a user runs them.
 
 use std::net::TcpListener;
 
@@ -35,7 +35,7 @@ fn make_targets_start_kill_restart_and_stop_a_cluster() {
     );
     assert!(output.contains(&format!("redis-cli -c -p {base}")), "it says what to try next:\n{output}");
 
-    // As in the README: a key is written through the first node, and is still there after its master was killed.
+    // As in the README, a key is written through the first node and must still exist after its master is killed.
     let mut first = place.connect(0);
     first.call_line("SET hello kept").expect_ok();
     first.call_line("CONFIG SET maxmemory 100mb").expect_ok();
@@ -74,7 +74,7 @@ fn make_targets_start_kill_restart_and_stop_a_cluster() {
     );
 }
 
-/// The error for each mistake says what to do.
+/// For each mistake of a user, the error must say what to do.
 #[test]
 fn local_cluster_errors_explain_what_to_do() {
     let place = LocalServers::new(LocalSetup::Cluster);

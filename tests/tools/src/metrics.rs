@@ -1,4 +1,4 @@
-//! `metrics-port`: metrics over HTTP, and the liveness and readiness of a node.
+//! Tests of `metrics-port`: metrics over HTTP, and the liveness and readiness of a node.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -33,7 +33,7 @@ impl MetricsPort {
         self.try_get(path, "").unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// The value of a sample, by its name with labels.
+    /// The value of the sample with this name and these labels.
     fn get_sample(&self, name: &str) -> Option<f64> {
         let text = self.get("/metrics").body;
         let value = text.lines().filter_map(|line| line.rsplit_once(' ')).find(|(known, _)| *known == name);
@@ -46,7 +46,7 @@ impl MetricsPort {
     }
 }
 
-/// A node with a metrics port that is not started yet.
+/// Prepares a node with a metrics port, without starting it.
 fn prepare_node(options: &str) -> (Node, MetricsPort) {
     let web = MetricsPort(claim_port());
     let node = Node::prepare(&Program::redoubt(), &format!("--metrics-port {} {options}", web.0.port));
@@ -203,8 +203,8 @@ fn node_is_ready_while_cluster_serves_all_slots() {
     assert_eq!(webs[0].get_sample("redoubt_failures_remembered"), Some(1.0));
 }
 
-/// The lag of a replica is computed from two offsets: those announced by other nodes, and the node's own, which it does
-/// not receive as an announcement.
+/// The lag of a replica is computed from two offsets: those that other nodes announce, and the node's own offset, which
+/// no node announces to it.
 #[test]
 fn metrics_include_own_offset_and_offsets_of_other_nodes() {
     let (master, web) = start_node("--cluster-enabled yes --cluster-node-timeout 2000");
@@ -300,7 +300,7 @@ fn hot_keys_are_reported_without_ending_monitors() {
     });
 }
 
-/// The names of metrics in a text with Prometheus queries.
+/// Returns the names of metrics in a text with Prometheus queries.
 fn metric_names(text: &str) -> std::collections::BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words
@@ -329,7 +329,7 @@ fn grafana_dashboard_and_alerts_use_existing_metrics() {
         node.run("SET a 1");
         node.run("PING");
     }
-    // The error metrics appear only after an error; each node returned MOVED for a SET.
+    // The error metrics appear only after an error, so each node has replied MOVED to a SET.
     let mut there = std::collections::BTreeSet::new();
     for web in &webs {
         let text = web.get("/metrics").body;
@@ -339,7 +339,7 @@ fn grafana_dashboard_and_alerts_use_existing_metrics() {
                 .filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned)),
         );
     }
-    // Only present on a replica whose data differs from its master's.
+    // This metric is only present on a replica whose data differs from its master's.
     let seldom = ["redoubt_replica_unapplied_changes"];
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ops");
     let mut named = 0;

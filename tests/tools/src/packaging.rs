@@ -1,5 +1,5 @@
-//! The files of the packages: systemd accepts the units, the server accepts the configuration, and both packages have
-//! the same files. `make packages` builds them, installs one and removes it again.
+//! Tests of the packaged files: systemd accepts the units, the server accepts the configuration, and both packages
+//! contain the same files. `make packages` builds the packages, installs one and removes it again.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
@@ -20,7 +20,7 @@ fn read_file(path: &str) -> String {
 
 const UNIT_FILES: &[&str] = &["redoubt.service", "redoubt@.service", "redoubt-sentinel.service"];
 
-/// Checks the units with the path of the program replaced by the one on this machine.
+/// systemd checks the units, in which the program's path is replaced by the one on this machine.
 #[test]
 fn systemd_accepts_packaged_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
@@ -37,13 +37,13 @@ fn systemd_accepts_packaged_units() {
         let mut command = Command::new("systemd-analyze");
         command.args(["verify", "--man=no"]).arg(folder.path().join(unit));
         let (status, printed) = run_to_end(&mut command);
-        // It reports problems of other installed units too.
+        // systemd also reports problems of other installed units.
         let ours: Vec<_> = printed.lines().filter(|line| line.contains("redoubt")).collect();
         assert!(status.success() && ours.is_empty(), "{unit}: {printed}");
     }
 }
 
-/// A child process that is killed on drop.
+/// A child process that is killed when this guard is dropped.
 struct ChildGuard(Child);
 
 impl Drop for ChildGuard {
@@ -52,8 +52,8 @@ impl Drop for ChildGuard {
     }
 }
 
-/// Each unit waits for the readiness notification that its program sends. The packaged configurations are used with
-/// other folders.
+/// Each unit waits for the readiness notification that its program sends. The test uses the packaged configurations
+/// with other folders.
 #[test]
 fn systemd_units_receive_readiness_notification() {
     for (unit, configuration) in
@@ -108,7 +108,7 @@ fn string_value(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value}: no text")).to_owned()
 }
 
-/// The files that match a source pattern. They must exist, except build artifacts.
+/// Returns the files that match a source pattern. All but build artifacts must exist.
 fn expand_sources(source: &str) -> Vec<String> {
     let source = source.trim_start_matches("../");
     if source.starts_with("target/") {
@@ -162,9 +162,9 @@ fn deb_and_rpm_packages_contain_same_existing_files() {
     }
 }
 
-/// The image is not built here. Instead, its Dockerfile is checked against the program: files copied from the first
-/// stage are built there, that stage has the Rust version that the workspace requires, and the program knows the start
-/// command.
+/// The image is not built in this test. Instead, its Dockerfile is checked against the program: files copied from the
+/// first stage are built there, that stage has the Rust version that the workspace requires, and the program knows the
+/// start command.
 #[test]
 fn container_image_copies_built_files_and_starts_known_program() {
     let file = read_file("packaging/docker/Dockerfile").replace("\\\n", " ");

@@ -1,5 +1,5 @@
-//! The dashboard of `metrics-port` in a headless Chromium that is controlled by keyboard: it shows a running cluster,
-//! and its key bindings work.
+//! Tests of the dashboard of `metrics-port` in a headless Chromium that is controlled by keyboard: it shows a running
+//! cluster, and its key bindings work.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -21,12 +21,12 @@ const CHROMIUM_FLAGS: &[&str] = &[
     "--disable-component-update",
     "--disable-sync",
 ];
-/// WebDriver codes of the keys that have no character.
+/// WebDriver codes of the keys that produce no character.
 const ARROW_RIGHT: &str = "\u{e014}";
 const ARROW_DOWN: &str = "\u{e015}";
 const ENTER: &str = "\u{e007}";
 
-/// A Chromium that is driven by chromedriver over HTTP. Both processes end on drop.
+/// A Chromium that is driven by chromedriver over HTTP. Dropping it ends both processes.
 struct Browser {
     driver: Child,
     port: PortClaim,
@@ -35,7 +35,8 @@ struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser with its own profile folder. `None` if this machine has none; the skipped test is counted.
+    /// Starts a browser with its own profile folder. Returns `None` if this machine has no browser; the skipped test is
+    /// counted.
     fn start() -> Option<Self> {
         let port = claim_port();
         let mut command = Command::new("chromedriver");
@@ -97,7 +98,7 @@ impl Browser {
         self.post_request("/url", &json!({ "url": url }));
     }
 
-    /// The value of a JavaScript expression on the page.
+    /// Returns the value of a JavaScript expression on the page.
     fn evaluate(&self, expression: &str) -> Value {
         self.post_request("/execute/sync", &json!({"script": format!("return {expression}"), "args": []}))
     }
@@ -155,7 +156,7 @@ fn dashboard_shows_cluster_and_supports_keyboard() {
     let Some(browser) = Browser::start() else { return };
     let (cluster, ports) = start_cluster();
     let node = &cluster.nodes[0];
-    // Slot 0 belongs to the first node.
+    // The tag 3560 puts the keys into slot 0, which belongs to the first node.
     for number in 0..50 {
         node.run(&format!("SET {{3560}}:user:{number} {}", "x".repeat(100)));
     }
@@ -184,7 +185,7 @@ fn dashboard_shows_cluster_and_supports_keyboard() {
     );
     assert!(browser.element_text("#failover-list").contains("None"));
 
-    // By keyboard only: focus the slot map, move in it, focus a chart, and pause.
+    // Use only the keyboard: focus the slot map, move in it, focus a chart, and pause.
     browser.press_keys("2");
     assert_eq!(browser.evaluate("document.activeElement.name"), "by");
     browser.evaluate("document.getElementById('map').focus()");

@@ -1,12 +1,12 @@
-//! The options of `redis-cli` that inspect a server: --bigkeys, --memkeys, --hotkeys, --stat and --latency, and MEMORY
-//! DOCTOR.
+//! Tests of MEMORY DOCTOR and of the options of `redis-cli` that inspect a server: --bigkeys, --memkeys, --hotkeys,
+//! --stat and --latency.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use harness::{Node, Program};
 
-/// A server with keys of every type, some of them accessed often.
+/// Starts a server with keys of every type, of which some were accessed often.
 fn start_with_data() -> (Node, String) {
     let node =
         Node::start(&Program::redoubt(), "--save  --maxmemory-policy allkeys-lfu --enable-debug-command yes");
@@ -80,7 +80,7 @@ fn redis_cli_shows_live_statistics_and_latency() {
     assert!(advice.contains("Sam"), "{advice}");
 }
 
-/// The options of redis-server that test the machine instead of serving.
+/// Some options of redis-server test the machine instead of starting a server.
 #[test]
 fn server_examines_system_and_memory_on_request() {
     let redoubt = |arguments: &[&str]| {

@@ -1,4 +1,4 @@
-//! `redoubt testkit`, as a test in another language uses it: JSON lines in, JSON lines out.
+//! Tests of `redoubt testkit` as a test in another language uses it, by exchanging JSON lines.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -84,13 +84,13 @@ fn has_no_leftovers(deployment: &Value) -> bool {
     (0..nodes.len()).all(refuses) && !deployment_folder(deployment).exists()
 }
 
-/// A master dies and restarts empty, another one freezes, a slot moves, and a replica takes over. At the end no process
-/// or folder is left.
+/// In one cluster a master dies and restarts empty, another master freezes, a slot moves, and a replica takes over. At
+/// the end no process or folder is left.
 #[test]
 fn testkit_injects_and_repairs_cluster_failures() {
     let (mut kit, deployment) = TestkitProcess::start(&["cluster"]);
     assert_eq!(node_roles(&deployment), ["master", "master", "master", "replica", "replica", "replica"]);
-    // The keys are in slot 5061. WAIT covers the writes of its own connection.
+    // The key is in slot 5061, which belongs to the first node. WAIT covers only writes of its own connection.
     let mut master = Connection::open(("127.0.0.1", node_port(&deployment, 0))).expect("it listens");
     master.call_line("SET bar 1").expect_ok();
     assert_eq!(master.call_line("WAIT 1 20000").int(), 1);
@@ -116,7 +116,7 @@ fn testkit_injects_and_repairs_cluster_failures() {
     assert!(has_no_leftovers(&deployment));
 }
 
-/// Sentinels replace a master that only the network has separated from them, while its clients still reach it.
+/// Sentinels replace a master that a partition separates from them, although clients still reach it.
 #[test]
 fn testkit_partitions_network_without_privileges() {
     let (mut kit, deployment) = TestkitProcess::start(&["sentinel", "--partitions"]);
@@ -169,7 +169,7 @@ fn sentinel_group_uses_tls_for_all_connections() {
     assert_eq!(redis_cli(&over_tls).expect("it answers").trim(), "OK");
 }
 
-/// The test process and the testkit process are both killed: the started servers end anyway.
+/// The started servers must end even if both the test process and the testkit process are killed.
 #[test]
 fn started_processes_end_when_testkit_is_killed() {
     let (mut kit, deployment) = TestkitProcess::start(&["cluster", "--replicas", "0"]);

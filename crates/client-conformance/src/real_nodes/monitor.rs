@@ -26,7 +26,7 @@ pub(super) struct MonitorRecord {
     names: Vec<String>,
     /// The ports of all nodes. Commands from these ports are replication traffic and are not recorded.
     ports: Vec<u16>,
-    /// The number of steps started.
+    /// The number of scenario steps started, which is recorded with each command.
     steps: AtomicUsize,
     log: Mutex<Vec<LogEntry>>,
     executed: Mutex<Vec<ExecutedCommand>>,

@@ -5,7 +5,6 @@ use resp::Value;
 use super::healthy_node::{error, ok};
 use super::{ClusterSimulation, ConnectionId, ExecutedCommand, OTHER_CLIENTS, bulk};
 
-/// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StoredValue {
     Text(String),

@@ -23,7 +23,7 @@ pub struct MeasuredCosts {
     pub redirects_in_all: usize,
     /// The number of slot map queries after the client was created.
     pub refreshes: usize,
-    /// The total number of connections.
+    /// The number of connections that the client opened in the whole run.
     pub connections: usize,
     /// The maximum number of connections per second to a node that accepts none.
     #[serde(rename = "knocks")]

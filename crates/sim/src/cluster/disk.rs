@@ -25,7 +25,7 @@ impl Disk {
         Self { readable: Some(nodes_conf.clone()), synced: Some(nodes_conf), ..Self::default() }
     }
 
-    /// Queues a write.
+    /// Queues a write of the whole file; with `sync`, it must survive a power failure.
     pub(super) fn queue_write(&mut self, text: String, sync: bool) {
         self.last_queued += 1;
         self.queued_writes.push_back((self.last_queued, text, sync));
@@ -36,7 +36,6 @@ impl Disk {
         if self.pending.is_none() { self.queued_writes.pop_front() } else { None }
     }
 
-    /// Returns whether writes are queued.
     pub(super) fn has_queued_writes(&self) -> bool {
         self.pending.is_some() || !self.queued_writes.is_empty()
     }

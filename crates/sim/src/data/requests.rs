@@ -37,7 +37,7 @@ impl Request {
 pub(super) enum NextAttempt {
     /// Retries at another server, after ASKING if `asking` is set.
     Redirect { address: String, asking: bool },
-    /// Retries at this server.
+    /// Retries at the same server.
     Retry,
     /// Retries at a random other server.
     TryAny,

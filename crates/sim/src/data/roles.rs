@@ -20,7 +20,6 @@ pub(crate) enum RoleChange {
     BecomeMaster,
     /// The process becomes a replica.
     BecomeReplica {
-        /// The master to follow.
         master: usize,
         /// Whether the local data belongs to another history, so that it cannot be continued.
         foreign: bool,

@@ -8,7 +8,7 @@ use replication::handover::HandoverCommand;
 use replication::{EmptyMaster, Handover, RecordedReplicas, ReplicaRecorder};
 use resp::{Protocol, Writer};
 
-/// The port of every server.
+/// The port of every server; servers differ in their IP addresses.
 pub(super) const PORT: u16 = 6379;
 
 /// The address of the master that a server follows; `None` if the server is itself a master.

@@ -14,7 +14,7 @@ use crate::test_key;
 
 const LOCAL_HOST: &str = "127.0.0.1";
 
-/// How the servers handle failures.
+/// The kind of servers that a client connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeploymentMode {
     /// One server without failover.

@@ -11,9 +11,9 @@ pub enum Feature {
     Transactions,
     /// Scripts that are called by EVALSHA, with a fallback to EVAL.
     Scripts,
-    /// Pub/sub with SUBSCRIBE.
+    /// Messages published to subscribers with SUBSCRIBE.
     Messages,
-    /// Sharded pub/sub with SSUBSCRIBE.
+    /// Messages published to subscribers with SSUBSCRIBE.
     ShardedMessages,
     /// Client-side caching with invalidation by the server.
     Caching,
@@ -27,7 +27,7 @@ pub enum Feature {
     Reconnection,
     /// Authentication as a user with few permissions.
     Acl,
-    /// TLS connections.
+    /// Connections that are encrypted with TLS.
     Tls,
 }
 

@@ -15,7 +15,7 @@ use sentinel_tests::fake_servers::{
 const MASTER_COUNT: usize = 500;
 const KILLED_COUNT: usize = 50;
 const MEASURED_TIME: Duration = Duration::from_secs(10);
-/// The unit of `/proc/PID/stat`; the same on Linux for all architectures.
+/// The number of CPU ticks per second in `/proc/PID/stat`, which is the same on Linux for all architectures.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 fn main() {

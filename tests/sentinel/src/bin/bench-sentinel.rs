@@ -50,7 +50,7 @@ fn measure_stopped_master(group: &SentinelGroup) -> Duration {
     took
 }
 
-/// The leader is the sentinel that the first one voted for in the last failover.
+/// Kills the master together with the leader, which is the sentinel that the first one voted for in the last failover.
 fn measure_killed_master_and_leader(group: &mut SentinelGroup) -> Duration {
     let master = group.wait_for_master();
     let leads = |node: &harness::Node| {

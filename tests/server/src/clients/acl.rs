@@ -19,7 +19,7 @@ fn start_with_config_file(lines: &str) -> (Node, PathBuf) {
     (node, file)
 }
 
-/// Creates users, runs `CONFIG REWRITE` and restarts the server.
+/// The test creates users, runs `CONFIG REWRITE` and restarts the server.
 #[test]
 fn users_of_the_configuration_file_survive_a_restart() {
     let (mut node, file) =
@@ -101,7 +101,7 @@ fn deleting_a_user_or_revoking_a_channel_closes_its_connections() {
     assert_eq!(first.call_line("ACL WHOAMI").text(), "u");
     assert_eq!(admin.call_line("ACL DELUSER u").int(), 1);
     eventually("the user's connection is closed", || first.try_call(&["PING"]).err());
-    // A blocked client is killed like any other.
+    // A blocked client is disconnected like any other client when its user is deleted.
     admin.call_line("ACL SETUSER w on nopass +@all ~* &*").expect_ok();
     let mut waiting = node.connect();
     waiting.call_line("AUTH w x").expect_ok();
@@ -155,7 +155,7 @@ fn permission_changes_apply_to_all_io_threads() {
     }
     assert_eq!(node.info("stats", "acl_access_denied_cmd").as_deref(), Some("8"));
     admin.call_line("CONFIG RESETSTAT").expect_ok();
-    // `CONFIG RESETSTAT` does not reset this counter, as in Valkey.
+    // As in Valkey, `CONFIG RESETSTAT` does not reset this counter.
     assert_eq!(node.info("stats", "acl_access_denied_cmd").as_deref(), Some("8"));
 }
 
@@ -178,7 +178,7 @@ fn invalid_or_duplicate_user_definitions_prevent_startup() {
     }
 }
 
-/// Generated passwords must be random.
+/// `ACL GENPASS` must not return the same password twice.
 #[test]
 fn acl_genpass_generates_random_passwords() {
     let node = start_server("--save ");

@@ -35,7 +35,7 @@ fn random_bytes_do_not_harm_the_server() {
         let length = random.random_range(1..4000);
         let mut bytes: Vec<u8> = (0..length).map(|_| random.random()).collect();
         if round % 2 == 0 {
-            // Uses mostly protocol bytes, so that more of the input passes the parser's first checks.
+            // Mostly bytes of the protocol are used, so that more of the input passes the parser's first checks.
             bytes = bytes.iter().map(|byte| b"*$123\r\n+-:0PING \"'"[usize::from(byte % 18)]).collect();
         }
         let mut connection = node.connect();
@@ -119,7 +119,7 @@ fn nested_multibulk_requests_are_refused() {
     assert_healthy(&node, before);
 }
 
-/// Sends an inline command without a line end.
+/// An inline command without a line end is refused when it exceeds the length limit.
 #[test]
 fn oversized_inline_requests_are_refused() {
     let node = start_server();
@@ -150,7 +150,7 @@ fn client_that_does_not_read_is_disconnected() {
     assert_healthy(&node, before);
 }
 
-/// Opens 20,000 connections, or as many as the limit on open files allows.
+/// The test opens 20,000 connections, or as many as the limit on open files allows.
 #[test]
 fn idle_connections_use_little_memory() {
     let limit = raise_file_limit(45_000);
@@ -165,7 +165,7 @@ fn idle_connections_use_little_memory() {
             let mut stream = TcpStream::connect(("127.0.0.1", node.port))
                 .unwrap_or_else(|error| panic!("connection {number}: {error}"));
             if number % 1000 == 999 {
-                // Waits for the server to accept them before the listen queue overflows.
+                // Wait for the server to accept the connections before the listen queue overflows.
                 stream.write_all(b"PING\r\n").expect("the server reads");
                 stream.read_exact(&mut [0; 7]).expect("the server answers");
             }
@@ -195,7 +195,7 @@ fn raise_file_limit(requested: u64) -> u64 {
         },
         Rlimit { current: current.maximum.map(|most| most.min(requested)), maximum: current.maximum },
     ];
-    // The first limit needs privileges, the second does not.
+    // Setting the first limit needs privileges, setting the second does not.
     let _ = raised.iter().find(|limit| setrlimit(Resource::Nofile, **limit).is_ok());
     getrlimit(Resource::Nofile).current.unwrap_or(requested)
 }
@@ -299,7 +299,7 @@ fn malformed_bus_packets_do_not_change_the_cluster() {
     for (description, packet) in
         malformed_bus_packets(&sender).into_iter().filter(|(_, packet)| packet.len() >= 2256)
     {
-        // Changes random header bytes of every complete packet.
+        // Change random header bytes of every complete packet.
         let mut random = ChaCha8Rng::seed_from_u64(packet.len() as u64);
         for _ in 0..50 {
             let mut packet = packet.clone();

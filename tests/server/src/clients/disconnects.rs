@@ -49,7 +49,7 @@ fn disconnected_clients_lose_their_paused_commands() {
     assert_eq!(operator.call_line("DBSIZE"), Reply::Int(0));
 }
 
-/// The client's next command arrives before the client disconnects.
+/// The client's next command arrives while WAIT blocks, and then the client disconnects.
 #[test]
 fn client_that_disconnects_in_wait_loses_its_pending_commands() {
     let (node, mut operator) = start_with_operator();
@@ -92,7 +92,7 @@ fn client_unblock_ends_a_wait() {
     assert_eq!(client.read().expect("an answer"), Reply::Simple("PONG".to_owned()));
 }
 
-/// Replies before the WAIT are sent although the WAIT blocks. Inside EXEC, WAIT does not block.
+/// Replies to earlier commands are sent although a later WAIT blocks. Inside EXEC, WAIT does not block.
 #[test]
 fn wait_does_not_delay_earlier_replies() {
     let (node, mut operator) = start_with_operator();

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use harness::{Connection, Node, Program};
 
-/// The requests of a client that floods the server.
+/// The requests that one client sends without pause.
 struct RequestFlood {
     name: &'static str,
-    /// The first command on the connection.
+    /// The command that the client sends before the flood.
     first_command: &'static str,
     request: &'static [u8],
 }
@@ -29,7 +29,7 @@ const FLOOD_KINDS: &[RequestFlood] = &[
     RequestFlood { name: "unknown", first_command: "PING", request: b"NOSUCH\r\n" },
 ];
 
-/// The median wait of another client. It needs a few milliseconds; the fault took half a second and more.
+/// The longest accepted median wait of another client. It is a few milliseconds; with the bug it was half a second.
 const MEDIAN_WAIT: Duration = Duration::from_millis(100);
 
 fn start_with_one_worker() -> Node {
@@ -50,7 +50,7 @@ fn send_flood(node: &Node, flood: &RequestFlood, is_over: &AtomicBool) {
         while sent.is_ok() && !is_over.load(Ordering::Relaxed) {
             sent = sender.write_all(&batch);
         }
-        // Shuts down both directions, so that the receiving thread sees the end of the stream.
+        // Shut down both directions, so that the receiving thread sees the end of the stream.
         let _ = sender.shutdown(Shutdown::Both);
     });
 }
@@ -109,7 +109,7 @@ fn clients_of_one_key_are_served_fairly() {
         let clients: Vec<_> = (0..CLIENT_COUNT)
             .map(|number| scope.spawn(move || ask(if number % 2 == 0 { batch } else { reads })))
             .collect();
-        // Long enough that a pause of one client by the operating system hardly counts.
+        // The time is so long that a pause of one client by the operating system hardly counts.
         thread::sleep(Duration::from_secs(3));
         over.store(true, Ordering::Relaxed);
         clients.into_iter().map(|client| client.join().expect("no panic")).collect::<Vec<_>>()
@@ -142,7 +142,7 @@ fn busiest_client_of_a_worker_is_reported() {
     });
 }
 
-/// The worker time spent on the operator's own commands, in microseconds.
+/// The worker time spent on the commands of this operator, in microseconds.
 fn operator_worker_time(operator: &mut Connection) -> u64 {
     let line = operator.call_line("CLIENT INFO").text();
     let micros = line.split("tot-usec=").nth(1).and_then(|rest| rest.split_whitespace().next()?.parse().ok());

@@ -34,7 +34,7 @@ fn worker_cpu_times(node: &Node) -> Vec<(String, u64)> {
     all
 }
 
-/// The workers that use CPU time while every client sends some commands.
+/// Returns the workers that use CPU time while every client sends some commands.
 fn workers_serving(node: &Node, clients: &mut [Connection]) -> Vec<String> {
     let before = worker_cpu_times(node);
     for client in clients.iter_mut() {

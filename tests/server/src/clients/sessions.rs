@@ -119,6 +119,6 @@ fn connection_storm_does_not_delay_existing_clients() {
     eventually("all clients are accepted", || {
         (node.info("clients", "connected_clients")?.parse::<usize>().ok()? > NEW_CLIENTS).then_some(())
     });
-    // On an idle machine it takes less than a millisecond.
+    // On an idle machine, each reply takes less than a millisecond.
     assert!(slowest < Duration::from_millis(500), "{slowest:?}");
 }

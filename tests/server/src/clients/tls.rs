@@ -187,7 +187,7 @@ fn certificates_can_be_replaced_while_clients_are_connected() {
     let refused = authority.run_cli(port, None, &["PING"]);
     assert!(refused.as_deref() != Ok("PONG"), "its certificate has expired: {refused:?}");
     assert_eq!(ask("PING"), "PONG", "connected clients stay connected");
-    // An unusable certificate changes nothing.
+    // An unusable certificate is refused, and the current one stays in use.
     let wrong = node.run(&format!("CONFIG SET tls-cert-file {}", path("client.crt")));
     assert!(format!("{wrong:?}").contains("Unable to update TLS configuration"), "{wrong:?}");
     assert_eq!(node.run("CONFIG GET tls-cert-file").items()[1].text(), path("expired.crt"));
@@ -208,7 +208,7 @@ fn certificates_can_be_replaced_while_clients_are_connected() {
     cli.wait().expect("it ends");
 }
 
-/// `appenddirname` is a regular file, so the last step of CONFIG SET fails.
+/// A regular file is in the place of `appenddirname`, so the last step of CONFIG SET fails.
 #[test]
 fn failed_config_set_keeps_certificates_and_listeners() {
     let authority = CertificateAuthority::new("client");
@@ -262,7 +262,7 @@ fn changed_certificates_are_reloaded_automatically() {
     assert_eq!(authority.run_cli(port, None, &["PING"]).as_deref(), Ok("PONG"));
 }
 
-/// The private key is encrypted with a password.
+/// The server must decrypt a private key that is encrypted with a password.
 #[test]
 fn private_key_can_be_encrypted() {
     let authority = CertificateAuthority::new("client");
@@ -299,8 +299,8 @@ fn certificate_common_name_selects_the_user() {
     assert_eq!(authority.run_line(port, "ACL WHOAMI"), "default");
 }
 
-/// The user is the first URI that names an enabled user. If there is none, the last URI is logged. Valkey behaves the
-/// same.
+/// The user is the first URI that names an enabled user. If no URI names one, the last URI is logged. Valkey behaves in
+/// the same way.
 #[test]
 fn certificate_uri_selects_the_user() {
     let authority = CertificateAuthority::with_uris("carol", &["urn:off", "urn:alice", "urn:bob"]);
@@ -361,7 +361,7 @@ fn both_replication_channels_use_tls() {
     });
     master.run("SET meanwhile yes").expect_ok();
     eventually("the replica has all data", || {
-        // While loading, the replica does not answer DBSIZE.
+        // The replica does not answer DBSIZE while it loads the snapshot.
         let all = replica.run("DBSIZE") == Reply::Int(2001);
         (all && replica.info("replication", "master_link_status")? == "up").then_some(())
     });
@@ -376,7 +376,7 @@ fn incomplete_tls_handshakes_time_out() {
     let mut half: Vec<TcpStream> =
         (0..50).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("it listens")).collect();
     for stream in &mut half {
-        // The start of a ClientHello.
+        // These bytes are the start of a ClientHello.
         stream.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]).expect("it is sent");
     }
     assert_eq!(authority.run_cli(port, None, &["PING"]).as_deref(), Ok("PONG"));
@@ -539,7 +539,7 @@ fn incomplete_tls_configuration_prevents_startup() {
     }
 }
 
-/// Without extensions, `openssl x509 -req` creates an X.509 version 1 certificate.
+/// Without extensions, `openssl x509 -req` creates an X.509 version 1 certificate, which the server must accept.
 #[test]
 fn server_can_use_an_x509_version_1_certificate() {
     let authority = CertificateAuthority::new("client");
@@ -591,7 +591,7 @@ fn self_signed_certificate_is_its_own_authority() {
     });
 }
 
-/// OpenSSL accepts a CA certificate that is signed by another CA as a leaf certificate.
+/// OpenSSL accepts a CA certificate that another CA has signed as a leaf certificate, so the server must do so too.
 #[test]
 fn ca_certificate_may_be_used_as_leaf() {
     let authority = CertificateAuthority::new("client");

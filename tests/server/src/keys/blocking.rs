@@ -32,7 +32,7 @@ fn connect_blocked(node: &Node, lines: &[&str]) -> Vec<Connection> {
     lines.iter().enumerate().map(wait).collect()
 }
 
-/// Reads the next reply as text; an array prints as `[a b]`.
+/// Reads the next reply as text; an array becomes `[a b]`.
 fn read_reply(connection: &mut Connection) -> String {
     reply_text(&connection.read().expect("a reply"))
 }
@@ -95,7 +95,7 @@ fn blocking_commands_work_for_sorted_sets_and_streams() {
     for (client, (line, reply)) in clients.iter_mut().zip(lines) {
         assert_eq!(read_reply(client), reply, "{line}");
     }
-    // Each plain reader gets the entry, but only one reader per group.
+    // Each client in XREAD gets the entry, but only one client per consumer group.
     run_all(&node, &["XGROUP CREATE s g $ MKSTREAM", "XGROUP CREATE s h $"]);
     let group = |name: &str| format!("XREADGROUP GROUP {name} me BLOCK 0 STREAMS s >");
     let lines =
@@ -178,7 +178,8 @@ fn blocked_clients_are_served_whichever_command_creates_the_key() {
     }
 }
 
-/// A key created and deleted inside one transaction does not unblock a client; neither does a value of another type.
+/// A key created and deleted inside one transaction does not unblock a client, and neither does a value of another
+/// type.
 #[test]
 fn deleted_keys_and_other_types_do_not_unblock_clients() {
     let node = start_with_three_workers();
@@ -388,8 +389,8 @@ fn blocking_commands_are_replicated_as_their_effects() {
     assert_eq!(replica.run("EXISTS l z").int(), 0);
 }
 
-/// A client that reads on a replica gets the entries that the master adds. Blocked clients of a server that becomes a
-/// replica are unblocked.
+/// A client that blocks on a replica gets the entries that the master adds. When a server becomes a replica, its
+/// blocked clients are unblocked.
 #[test]
 fn role_change_unblocks_clients_and_replicas_serve_blocked_readers() {
     let (master, node) = (start_with_three_workers(), start_with_three_workers());

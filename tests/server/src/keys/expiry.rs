@@ -48,8 +48,8 @@ fn redoubt_and_valkey() -> impl Iterator<Item = Program> {
     [Some(Program::redoubt()), Program::valkey()].into_iter().flatten()
 }
 
-/// Regression test: a key that a client of a writable replica gave an expiry was hidden after its expiry but never
-/// deleted.
+/// Regression test: a client of a writable replica gave a key an expiry, and the key was hidden after its expiry but
+/// never deleted.
 #[test]
 fn writable_replica_expires_keys_of_its_own_clients() {
     for program in redoubt_and_valkey() {
@@ -74,7 +74,7 @@ fn writable_replica_expires_keys_of_its_own_clients() {
         assert_eq!(replica.run("PEXPIRE given 200").int(), 1, "{name}");
         let expired = || replica.info("stats", "expired_keys");
         eventually(&format!("{name}: the replica's own keys expire"), || (expired()? == "3").then_some(()));
-        // The master's key stays because the master does not replicate its deletion.
+        // The replica keeps the master's key, because the master does not replicate its deletion.
         assert_eq!(replica.run("DBSIZE"), Reply::Int(3), "{name}");
         assert_eq!(replica.run("EXISTS replicated masters persistent").int(), 2, "{name}");
         eventually(&format!("{name}: no key is tracked any more"), || {
@@ -84,7 +84,7 @@ fn writable_replica_expires_keys_of_its_own_clients() {
     }
 }
 
-/// Creates three hashes (small, large, and with a single field) with fields that have expired but are not deleted.
+/// Creates three hashes (small, large, and with a single field) whose fields have expired but are not deleted yet.
 fn create_undeleted_expired_fields(node: &Node) {
     node.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
     for command in ["HSET small a 1 b 2 c 3", "HSET one a 1", "SET stays 1"] {

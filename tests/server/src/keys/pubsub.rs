@@ -131,7 +131,7 @@ fn messages_too_long_for_the_bus_are_refused() {
     let mut publisher = cluster.nodes[0].connect();
     let long = "x".repeat(70 << 20);
     for word in ["PUBLISH", "SPUBLISH"] {
-        // Slot 0 belongs to node 0.
+        // Slot 0, to which this channel belongs, is served by node 0.
         let channel = &harness::keys_for_all_slots()[0];
         let reply = publisher.call(&[word, channel, &long]);
         assert_eq!(reply, Reply::Error("ERR message is too long for the cluster bus".into()), "{word}");

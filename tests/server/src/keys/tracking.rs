@@ -37,7 +37,7 @@ fn reader_gets_one_invalidation_per_changed_key() {
     writer.call_line("DEL b");
     assert_eq!(next_message(&mut reader), invalidation_push(&["a"]));
     assert_eq!(next_message(&mut reader), invalidation_push(&["b"]));
-    // The client's own change is reported after its reply, unless NOLOOP is set.
+    // A client's own change is reported to it after its reply, unless NOLOOP is set.
     reader.call_line("GET a");
     reader.call_line("SET a 4").expect_ok();
     assert_eq!(next_message(&mut reader), invalidation_push(&["a"]));
@@ -45,7 +45,7 @@ fn reader_gets_one_invalidation_per_changed_key() {
     reader.call_line("GET a");
     reader.call_line("SET a 5").expect_ok();
     assert_eq!(reader.call_line("PING"), Reply::Simple("PONG".into()));
-    // Invalidation by expiry, by a transaction and by FLUSHALL.
+    // Keys are invalidated by expiry, by a transaction and by FLUSHALL.
     writer.call_line("SET short 1 PX 60").expect_ok();
     reader.call_line("GET short");
     assert_eq!(next_message(&mut reader), invalidation_push(&["short"]));
@@ -118,7 +118,7 @@ fn pipelined_changes_are_reported_in_one_message() {
         writer.send_raw(b"SET a3 1\r\nDEL a1\r\nMULTI\r\nSET a2 1\r\nINCR a3\r\nEXEC\r\n").expect("sent");
         assert_eq!(next_message(&mut listener), invalidation_push(&["a1", "a2", "a3"]), "{}", program.name());
         (0..6).for_each(|_| drop(writer.read().expect("a reply")));
-        // NOLOOP suppresses the client's own changes.
+        // NOLOOP suppresses messages about the client's own changes.
         listener.send_raw(b"SET a1 1\r\nPING\r\n").expect("sent");
         listener.read().expect("a reply").expect_ok();
         assert_eq!(listener.read().expect("a reply"), Reply::Simple("PONG".into()));

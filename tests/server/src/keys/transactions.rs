@@ -13,7 +13,7 @@ fn queue_command(connection: &mut harness::Connection, line: &str) {
     assert_eq!(connection.call_line(line), Reply::Simple("QUEUED".into()), "{line}");
 }
 
-/// Runs the transaction that a sentinel sends to promote a replica.
+/// A sentinel promotes a replica with this transaction of server commands.
 #[test]
 fn server_commands_run_within_exec() {
     let master = Node::start(&Program::redoubt(), "--save ");
@@ -89,7 +89,7 @@ fn transactions_with_server_commands_lose_no_updates() {
     assert_eq!(node.run("GET counter").text(), succeeded.to_string());
 }
 
-/// Server commands see the changes that their transaction made before, in every database.
+/// Server commands see the changes that earlier commands of their transaction made, in every database.
 #[test]
 fn server_commands_see_the_changes_of_their_transaction() {
     let node = Node::start(&Program::redoubt(), "--save ");
@@ -159,7 +159,7 @@ fn scripts_may_call_the_same_commands_as_in_valkey() {
     }
 }
 
-/// `redis-cli --cluster fix` deletes and adds a slot in one transaction.
+/// `redis-cli --cluster fix` deletes and adds a slot in one transaction, which must work.
 #[test]
 fn cluster_commands_run_within_exec() {
     let node = Node::start_clustered(&Program::redoubt());
@@ -274,8 +274,8 @@ fn encode_commands(lines: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// A master dies in the middle of a transaction. The replica must not apply any part of it, must request it again from
-/// MULTI on, and must then apply all of it.
+/// The master dies in the middle of a transaction. The replica must not apply any part of the transaction, must request
+/// it again from MULTI on, and must then apply all of it.
 #[test]
 fn transaction_cut_by_a_lost_link_is_applied_atomically() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

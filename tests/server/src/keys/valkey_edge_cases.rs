@@ -1,4 +1,4 @@
-//! Edge cases that no single reply shows, compared with Valkey.
+//! Tests of edge cases that show only over several commands or connections, compared with Valkey.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ fn start_redoubt_and_valkey(options: &str) -> Vec<Node> {
     programs.into_iter().flatten().map(|program| Node::start(&program, options)).collect()
 }
 
-/// Runs `outcome` on each server and requires equal results if both are running.
+/// Runs `outcome` on each server, and asserts that the results are equal if both servers run.
 fn expect_same_outcome<T: PartialEq + std::fmt::Debug>(nodes: &[Node], outcome: impl Fn(&Node) -> T) -> T {
     let mut outcomes: Vec<T> = nodes.iter().map(outcome).collect();
     if let [ours, theirs] = outcomes.as_slice() {
@@ -43,7 +43,7 @@ fn wait_accepts_timeouts_close_to_the_maximum() {
     }
 }
 
-/// Sends a TLS ClientHello to a plain port.
+/// A client that sends a TLS ClientHello to a plain port is disconnected.
 #[test]
 fn tls_on_a_plain_port_ends_the_connection() {
     let hello = [&b"\x16\x03\x01\x00\x85\x01\x00\x00\x81\x03\x03"[..], &[7; 122], b"\r\n"].concat();
@@ -60,7 +60,7 @@ fn tls_on_a_plain_port_ends_the_connection() {
     assert!(answer.starts_with("-ERR ") || answer.is_empty(), "{answer}");
 }
 
-/// During a pause of writes neither keys nor hash fields expire; afterwards both do.
+/// During a pause of writes neither keys nor hash fields expire. After the pause both expire.
 #[test]
 fn hash_fields_do_not_expire_while_writes_are_paused() {
     let nodes = start_redoubt_and_valkey("--save ");
@@ -82,7 +82,7 @@ fn hash_fields_do_not_expire_while_writes_are_paused() {
     assert_eq!(seen.len(), 6);
 }
 
-/// An inline command that was held by a pause must not be unquoted a second time.
+/// An inline command that was delayed by a pause must not be unquoted a second time.
 #[test]
 fn paused_inline_commands_are_unquoted_once() {
     let nodes = start_redoubt_and_valkey("--save ");
@@ -105,7 +105,7 @@ fn paused_inline_commands_are_unquoted_once() {
     assert_eq!(seen.1, ["a b", "c d"]);
 }
 
-/// Tries every 7-bit byte at each position of an inline command.
+/// The test tries every 7-bit byte at each position of an inline command.
 #[test]
 fn inline_arguments_are_split_as_in_valkey() {
     let nodes = start_redoubt_and_valkey("--save ");
@@ -160,7 +160,7 @@ fn script_debug_is_refused_in_a_pipeline() {
     assert!(seen[1].contains("outside a pipeline"), "{seen:?}");
 }
 
-/// Commands that run atomically see the same time.
+/// Commands in a transaction or script see the same time, because they run atomically.
 #[test]
 fn time_is_constant_in_transactions_and_scripts() {
     let nodes = start_redoubt_and_valkey("--save  --enable-debug-command yes");
@@ -184,7 +184,7 @@ fn time_is_constant_in_transactions_and_scripts() {
     assert_eq!(seen, (Reply::Int(1), true, true));
 }
 
-/// Test suites of other tools start a single-node cluster and wait until it is ok.
+/// Test suites of other tools start a single-node cluster and wait until its state is ok.
 #[test]
 fn single_node_cluster_is_ok_within_seconds() {
     for node in start_redoubt_and_valkey("--save  --cluster-enabled yes") {

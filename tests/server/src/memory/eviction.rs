@@ -14,8 +14,8 @@ fn is_oom_error(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with("OOM "))
 }
 
-/// Values of 20 MIB arrive in quick succession. Every write that exceeds the limit is refused, not only the writes after
-/// the next timer tick.
+/// Values of 20 MiB arrive in quick succession. Every write that exceeds the limit must be refused, not only the writes
+/// after the next timer tick.
 #[test]
 fn writes_beyond_maxmemory_are_refused_immediately() {
     let node = Node::start(&Program::redoubt(), "--save  --maxmemory 100mb");
@@ -90,7 +90,7 @@ fn cache_stays_below_maxmemory_and_its_replica_follows() {
     let (keys, evicted) = (master.run("DBSIZE").int(), info_number(&master, "stats", "evicted_keys") as i64);
     assert_eq!(keys + evicted, 600_000);
     assert!(keys > 100_000, "{keys} keys of 112 bytes under a limit of 40 MB");
-    // The master may still be evicting.
+    // The master may still be evicting keys.
     eventually("the replica has the same keys", || {
         (replica.run("DBSIZE") == master.run("DBSIZE")).then_some(())
     });
@@ -100,7 +100,7 @@ fn cache_stays_below_maxmemory_and_its_replica_follows() {
     });
 }
 
-/// A lowered limit takes effect without another write.
+/// When the limit is lowered, keys are evicted without another write.
 #[test]
 fn lowered_maxmemory_evicts_without_a_write() {
     let node = Node::start(&Program::redoubt(), "--save  --maxmemory-policy allkeys-random");
@@ -116,7 +116,7 @@ fn lowered_maxmemory_evicts_without_a_write() {
     assert!((20_000..30_000).contains(&left), "{left}");
 }
 
-/// During a save, evicted values stay in memory for the snapshot. This must not cause further evictions.
+/// During a save, evicted values stay in memory for the snapshot, which must not cause further evictions.
 #[test]
 fn save_does_not_cause_excessive_eviction() {
     let node = Node::start(&Program::redoubt(), "--save  --maxmemory 60mb --maxmemory-policy allkeys-lru");
@@ -157,7 +157,7 @@ fn clients_with_many_watches_subscriptions_or_unfinished_requests_are_evicted() 
         let mut stream = std::net::TcpStream::connect(node.address()).expect("a connection");
         let mut replies = stream.try_clone().expect("its other end");
         std::thread::spawn(move || std::io::copy(&mut replies, &mut std::io::sink()));
-        // The write fails once the server has closed the connection.
+        // The write fails once the server has closed the connection, which the test expects.
         let _ = std::io::Write::write_all(&mut stream, wire);
         eventually(&format!("the client that {does} is evicted"), || {
             (info_number(&node, "stats", "evicted_clients") > closed as u64).then_some(())
@@ -183,7 +183,7 @@ fn clients_over_maxmemory_clients_are_evicted() {
         }
         connection.call_line("MULTI").expect_ok();
         for _ in 0..8 {
-            // The command fails once the connection is closed.
+            // The command fails once the server has closed the connection, which the test expects.
             let _ = connection.try_call(&["SET", "k", &"x".repeat(1 << 20)]);
         }
         connection
@@ -202,7 +202,7 @@ fn clients_over_maxmemory_clients_are_evicted() {
 fn small_cache_refuses_no_writes() {
     let node = Node::start(&Program::redoubt(), "--save  --maxmemory-policy allkeys-lru");
     let mut connection = node.connect();
-    // The first commands allocate memory that the server keeps.
+    // The first commands make the server allocate memory that it keeps.
     write_keys(&mut connection, "before", 1000, "value");
     for room in [200_000, 500_000] {
         connection.call_line("FLUSHALL").expect_ok();
@@ -231,7 +231,7 @@ fn clients_are_evicted_before_keys() {
         let greedy: Vec<std::net::TcpStream> = (0..30)
             .map(|_| {
                 let mut stream = std::net::TcpStream::connect(node.address()).expect("a connection");
-                // The write fails once the server has closed the connection.
+                // The write fails once the server has closed the connection, which the test expects.
                 let _ = std::io::Write::write_all(&mut stream, reads.as_bytes());
                 stream
             })

@@ -7,7 +7,7 @@ use harness::{Connection, Node, Program, Reply};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The number of keys, and the number of keys that fit into the cache.
+/// The total number of keys; the number of keys that fit into the cache follows.
 const KEY_COUNT: usize = 200_000;
 const RESIDENT_KEYS: i64 = 20_000;
 /// Every fourth access is part of a scan of keys that are not accessed otherwise.

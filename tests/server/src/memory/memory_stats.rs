@@ -45,8 +45,8 @@ fn memory_stats_has_the_fields_of_valkey() {
     assert_eq!(names[0], names[1]);
 }
 
-/// Large values are allocated outside the keyspace's pages. Only the allocator of the release binary reports their
-/// size.
+/// Large values are allocated outside the keyspace's pages. Their size is only reported by the allocator of the release
+/// binary.
 #[test]
 fn large_values_outside_pages_are_counted() {
     let node = Node::start(&Program::redoubt(), "--save ");
@@ -77,7 +77,7 @@ fn few_small_keys_use_little_memory() {
         let [ours, theirs] = nodes.each_ref().map(|node| {
             let mut connection = node.connect();
             connection.call_line("FLUSHALL").expect_ok();
-            // The first commands of a connection allocate memory that the server keeps.
+            // The first commands of a connection make the server allocate memory that it keeps.
             set_keys(&mut connection, "before", 500);
             let before = info_number(node, "used_memory");
             set_keys(&mut connection, "k", count);

@@ -7,7 +7,8 @@ use harness::{Connection, Node, Program, eventually_within};
 
 const KEY_COUNT: usize = 300_000;
 const BATCH_SIZE: usize = 1000;
-/// One pass over all slots takes 13 seconds on an idle machine, and two passes are needed.
+/// The time limit for the automatic release. A pass over all slots takes 13 seconds on an idle machine, and two passes
+/// are needed.
 const MAX_AUTOMATIC_DELAY: Duration = Duration::from_secs(180);
 
 /// Sends the requests in batches and reads all replies.

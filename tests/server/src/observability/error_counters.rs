@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use harness::{Node, Program, Reply};
 
-/// Each scenario runs on its own, on servers that have a list `l` and a library with the function `fail`.
+/// Scenarios, each of which runs on servers that have a list `l` and a library with the function `fail`.
 const ERROR_SCENARIOS: &[&[&[&str]]] = &[
-    // Errors created by a script: returned, raised or nested.
+    // A script returns, raises or nests errors of its own.
     &[&["EVAL", "return redis.error_reply('MINE hello')", "0"]],
     &[&["EVAL", "return redis.error_reply('hello')", "0"]],
     &[&["EVAL", "return {err='MINE hello'}", "0"]],
@@ -25,7 +25,7 @@ const ERROR_SCENARIOS: &[&[&[&str]]] = &[
     &[&["EVAL", "error({err=string.rep('x', 31) .. ' y'})", "0"]],
     &[&["FCALL", "fail", "0"]],
     &[&["MULTI"], &["EVAL", "return {err='MINE a'}", "0"], &["EXEC"]],
-    // Errors of a call, counted when the call failed, then passed on or recreated.
+    // An error of a call is counted when the call fails, and is then passed on or recreated.
     &[&["EVAL", "return redis.call('GET', 'l')", "0"]],
     &[&["EVAL", "return redis.pcall('GET', 'l')", "0"]],
     &[&["EVAL", "redis.pcall('GET', 'l') return 1", "0"]],
@@ -33,7 +33,7 @@ const ERROR_SCENARIOS: &[&[&[&str]]] = &[
     &[&["EVAL", "return {err=redis.pcall('GET', 'l').err}", "0"]],
     &[&["EVAL", "error(redis.pcall('GET', 'l'))", "0"]],
     &[&["EVAL", "return redis.pcall()", "0"]],
-    // Rejected calls.
+    // A script's call is rejected before it runs.
     &[&["EVAL", "return redis.pcall('nosuch')", "0"]],
     &[&["EVAL", "return redis.pcall('get')", "0"]],
     &[&["EVAL", "return redis.pcall('xgroup')", "0"]],
@@ -53,12 +53,12 @@ const ERROR_SCENARIOS: &[&[&[&str]]] = &[
         &["EVAL", "return redis.pcall('set', 'a', 'b')", "0"],
         &["CONFIG", "SET", "maxmemory", "0"],
     ],
-    // Commands that are not queued.
+    // These commands are malformed, so they are refused instead of queued.
     &[&["MULTI"], &["GET"], &["EXEC"]],
     &[&["MULTI"], &["XGROUP", "CREATE"], &["EXEC"]],
     &[&["MULTI"], &["XGROUP", "NOSUCH"], &["EXEC"]],
     &[&["MULTI"], &["XGROUP"], &["EXEC"]],
-    // DEBUG is queued with any arguments.
+    // DEBUG is queued whatever its arguments are.
     &[&["MULTI"], &["DEBUG", "NOSUCH"], &["EXEC"]],
     &[&["MULTI"], &["DEBUG"], &["EXEC"]],
     &[&["DEBUG", "NOSUCH"]],
@@ -74,7 +74,7 @@ const ERROR_SCENARIOS: &[&[&[&str]]] = &[
     &[&["ACL", "SETUSER", "some", "-@all", "+debug|object"], &["ACL", "DRYRUN", "some", "DEBUG", "DIGEST"]],
     &[&["ACL", "SETUSER", "some", "+@all", "-debug|object"]],
     &[&["LATENCY", "HISTOGRAM", "debug|sleep"]],
-    // Errors of ACL.
+    // ACL subcommands fail.
     &[&["ACL", "CAT", "nosuch"]],
     &[&["ACL", "DELUSER", "default"]],
     &[&["ACL", "GETUSER", "nobody"]],
@@ -128,7 +128,7 @@ const ERROR_SCENARIOS: &[&[&[&str]]] = &[
         BECOME_MASTER,
         ALLOW_STALE_READS,
     ],
-    // Read-only scripts that call a write command where writes are refused anyway.
+    // A read-only script calls a write command where writes are refused anyway.
     &[BECOME_REPLICA, &["EVAL_RO", "return redis.call('set', 'a', 'b')", "0"], BECOME_MASTER],
     &[BECOME_REPLICA, &["EVAL", "return redis.call('set', 'a', 'b')", "0"], BECOME_MASTER],
     &[
@@ -136,7 +136,7 @@ const ERROR_SCENARIOS: &[&[&[&str]]] = &[
         &["EVAL_RO", "return redis.call('set', 'a', 'b')", "0"],
         &["CONFIG", "SET", "min-replicas-to-write", "0"],
     ],
-    // Commands that need no memory can be queued while the server is out of memory.
+    // Commands that need no memory can be queued even while the server is out of memory.
     &[
         EXHAUST_MEMORY,
         &["MULTI"],
@@ -153,7 +153,7 @@ const ERROR_SCENARIOS: &[&[&[&str]]] = &[
 
 const REFUSE_STALE_READS: &[&str] = &["CONFIG", "SET", "replica-serve-stale-data", "no"];
 const ALLOW_STALE_READS: &[&str] = &["CONFIG", "SET", "replica-serve-stale-data", "yes"];
-/// No server listens at this address.
+/// Makes the server a replica of an address at which no server listens.
 const BECOME_REPLICA: &[&str] = &["REPLICAOF", "127.0.0.1", "1"];
 const BECOME_MASTER: &[&str] = &["REPLICAOF", "NO", "ONE"];
 const EXHAUST_MEMORY: &[&str] = &["CONFIG", "SET", "maxmemory", "1"];
@@ -205,8 +205,8 @@ fn error_counters_match_valkey() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Scripts can create any number of error codes. Beyond 128 codes, errors of scripts share one counter; errors of the
-/// server keep their own.
+/// Scripts can create any number of error codes. Beyond 128 codes, errors of scripts share one counter, and errors of
+/// the server keep separate counters.
 #[test]
 fn number_of_error_codes_is_limited_as_in_valkey() {
     let Some(valkey) = Program::valkey() else { return };

@@ -2,7 +2,7 @@
 
 use harness::{Node, Program};
 
-/// `INFO everything` of a fresh Valkey 9.1 after one CONFIG GET.
+/// The fields in `INFO everything` of a fresh Valkey 9.1 after one CONFIG GET.
 const VALKEY_FIELDS: &str = "redis_version server_name valkey_version valkey_release_stage redis_git_sha1 redis_git_dirty \
      redis_build_id server_mode os arch_bits monotonic_clock multiplexing_api gcc_version process_id \
      process_supervised run_id tcp_port server_time_usec uptime_in_seconds uptime_in_days hz \
@@ -60,7 +60,7 @@ const VALKEY_FIELDS: &str = "redis_version server_name valkey_version valkey_rel
      used_active_time_main_thread module cmdstat_config|get latency_percentiles_usec_config|get \
      cluster_enabled engines_count engines_total_used_memory engines_total_memory_overhead engine_0";
 
-/// Valkey's fields that Redoubt omits, each with the reason.
+/// Valkey's fields that Redoubt does not have, each with the reason.
 pub(super) const OMITTED_FIELDS: &[(&str, &str)] = &[
     (
         "io_threaded_accept_processed",

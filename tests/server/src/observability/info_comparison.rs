@@ -142,7 +142,7 @@ fn wait_for_field(node: &Node, field: &str, value: &str) {
     });
 }
 
-/// Lets keys and fields expire and commands fail, saves, rewrites and replicates the data, and blocks clients.
+/// Runs commands that cover expiry, failing commands, saving, AOF rewriting, replication and blocked clients.
 fn run_scenario(node: &Node, replica: &Node) -> Vec<Connection> {
     wait_for_field(replica, "master_link_status", "up");
     let mut client = node.connect();
@@ -201,7 +201,7 @@ fn start_master_and_replica(program: &Program) -> (Node, Node) {
     (master, replica)
 }
 
-/// Command statistics depend on the commands that the harness itself sends.
+/// Whether the field counts commands, including those that the harness itself sends.
 fn is_command_statistic(name: &str) -> bool {
     name.starts_with("cmdstat_") || name.starts_with("latency_percentiles_usec_")
 }
@@ -256,7 +256,7 @@ fn master_info_matches_valkey() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Compares the fields that only replicas show.
+/// The test compares the fields that only a replica has.
 #[test]
 fn replica_info_matches_valkey() {
     let Some(valkey) = Program::valkey() else { return };

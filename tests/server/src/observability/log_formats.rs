@@ -24,7 +24,7 @@ fn log_formats_match_valkey() {
     let options = "--log-format json --log-timestamp-format iso8601";
     let nodes = [Node::start(&Program::redoubt(), options), Node::start(&valkey, options)];
     let same = |text: &str| {
-        // Valkey marks lines that a script has logged.
+        // Valkey marks the lines that a script has logged by `<lua>`.
         let lines =
             nodes.each_ref().map(|node| mask_numbers(&wait_for_line(node, text)).replace("<lua> ", ""));
         assert_eq!(lines[0], lines[1], "{text}");

@@ -1,5 +1,5 @@
-//! Checks that the log contains the phrases that people and tools search for: the same scenario runs on Redoubt and
-//! Valkey, and both logs must contain them.
+//! Checks that the log contains the phrases that people and tools search for. The same scenario runs on Redoubt and
+//! Valkey, and both logs must contain the phrases.
 //!
 //! Redoubt writes "primary" where Valkey does.
 
@@ -122,7 +122,7 @@ const CLUSTER_PHRASES: &[&str] = &[
     "Clear FAIL state for node ",
 ];
 
-/// The phrase in Valkey's terms.
+/// Replaces Redoubt's terms in a phrase by Valkey's.
 fn in_valkey_terms(phrase: &str) -> String {
     phrase.replace("MASTER", "PRIMARY").replace("Master", "Primary").replace("master", "primary")
 }
@@ -144,7 +144,7 @@ fn break_replication_link(master: &Node, replica: &Node) {
     wait_for_field(replica, "replication", "master_link_status", "up");
 }
 
-/// Waits for a log line in the terms of either server.
+/// Waits for a log line that contains the phrase in the terms of either server.
 fn wait_for_line(node: &Node, phrase: &str) {
     eventually(&format!("the log has {phrase:?}"), || {
         let log = node.log();
@@ -209,7 +209,7 @@ fn run_master_and_replica(program: &Program) -> (Node, Node) {
     (master, replica)
 }
 
-/// The logs of the scenario, by part.
+/// Runs the scenario and returns the logs of its parts.
 fn run_server_scenario(program: &Program) -> Vec<(&'static str, String)> {
     let (mut master, mut replica) = run_master_and_replica(program);
     let mut logs = vec![("the master", master.log())];
@@ -314,7 +314,7 @@ fn cluster_logs_have_every_step_of_a_failover() {
     assert!(theirs.is_empty(), "missing in Valkey too: {theirs:#?}");
 }
 
-/// Phrases about unusual situations.
+/// Phrases that are logged in unusual situations.
 const UNUSUAL_PHRASES: &[&str] = &[
     "I'm a sub-replica! Reconfiguring myself as a replica of ",
     "PONG contains mismatching sender ID. About node ",
@@ -327,8 +327,8 @@ const BEST_RANK_PHRASES: &[&str] = &[
     "Myself become the best ranked replica, initiate the election immediately.",
 ];
 
-/// Three masters, two replicas of the first, and an empty master with a replica. The empty master becomes a replica, so
-/// its replica becomes a sub-replica, which then resets its node id. Finally, the first master dies.
+/// Starts three masters, two replicas of the first, and an empty master with a replica. The empty master becomes a
+/// replica, so its replica becomes a sub-replica, which then resets its node id. Finally, the first master dies.
 fn run_unusual_cluster_scenario(program: &Program) -> String {
     let options = "--save  --cluster-enabled yes --cluster-node-timeout 1500 --loglevel debug \
                    --repl-diskless-sync-delay 0";
@@ -366,8 +366,8 @@ fn cluster_logs_report_sub_replicas_changed_ids_and_best_ranks() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
         let is_ours = program.name() == Program::redoubt().name();
         let (mut missing, mut best) = (UNUSUAL_PHRASES.to_vec(), false);
-        // Timing decides whether a replica of Valkey learns its rank in time; a replica of Redoubt does in one of a few
-        // runs.
+        // Timing decides whether a replica of Valkey learns its rank in time. A replica of Redoubt learns it in one of
+        // a few runs.
         for _ in 0..3 {
             let log = run_unusual_cluster_scenario(&program);
             missing.retain(|words| !log.contains(words));

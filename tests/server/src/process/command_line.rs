@@ -36,7 +36,7 @@ fn version_is_printed_in_the_format_of_redis() {
     assert!(printed.starts_with("Redoubt ") && !printed.contains("v="), "{printed}");
 }
 
-/// Test containers and service managers wait for these lines.
+/// Test containers and service managers wait for certain log lines, which must not change.
 #[test]
 fn log_has_the_lines_that_tools_wait_for() {
     let node = start_server("--save ");
@@ -91,7 +91,7 @@ fn read_debian_configuration() -> Vec<u8> {
     })
 }
 
-/// Uses Debian's file unchanged; options on the command line override the port and the paths.
+/// Debian's file is used unchanged; options on the command line only override the port and the paths.
 #[test]
 fn configuration_file_of_debian_works_unchanged() {
     let mut node = Node::prepare(
@@ -339,7 +339,7 @@ fn corrupt_nodes_conf_prevents_startup() {
     }
 }
 
-/// Two processes with the same nodes.conf would both act as the same node.
+/// Two processes with the same nodes.conf would both act as the same node, so the second one must not start.
 #[test]
 fn nodes_conf_is_locked_against_a_second_process() {
     let node = Node::start_clustered(&Program::redoubt());

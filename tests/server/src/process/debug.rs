@@ -18,7 +18,7 @@ fn run_all(node: &Node, lines: &[&str]) {
     }
 }
 
-/// Data that is only in memory is discarded, and data in the file is loaded.
+/// DEBUG LOADAOF discards data that is only in memory, and loads the data in the file.
 #[test]
 fn debug_loadaof_reloads_the_append_only_file() {
     let node = start_server("--appendonly yes");
@@ -29,7 +29,7 @@ fn debug_loadaof_reloads_the_append_only_file() {
     let mut other = node.connect();
     other.call_line("SELECT 2").expect_ok();
     assert_eq!((other.call_line("GET b").text(), other.call_line("DBSIZE").int()), ("2".to_owned(), 1));
-    // The server still appends to the file, and writes no command twice.
+    // The server must still append to the file, and must write no command twice.
     run_all(&node, &["RPUSH l z", "DEBUG LOADAOF"]);
     assert_eq!(node.run("LLEN l").int(), 3);
     let without = start_server("");
@@ -56,7 +56,7 @@ fn debug_reload_merges_the_file_into_the_dataset() {
     assert!(refused.is_error("ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."));
 }
 
-/// DEBUG SLEEP blocks all clients, like a hanging server.
+/// DEBUG SLEEP blocks all clients, as if the server hung.
 #[test]
 fn debug_sleep_blocks_all_clients() {
     let node = start_server("");
@@ -119,7 +119,7 @@ fn debug_reports_the_allocator_and_client_eviction_pools() {
     run_all(&node, &["DEBUG PAUSE-CRON 1", "DEBUG PAUSE-CRON 0", "DEBUG AOF-FLUSH-SLEEP 0"]);
 }
 
-/// A node that drops all bus packets marks the others as failed, and a node reopens links that were closed.
+/// A node that drops all bus packets marks the other nodes as failed. A node reopens links that DEBUG has closed.
 #[test]
 fn debug_commands_break_cluster_links() {
     let mut nodes: Vec<Node> =

@@ -83,7 +83,7 @@ fn files_respect_the_umask() {
     }
 }
 
-/// SIGHUP arrives when the terminal that started the server is closed.
+/// SIGHUP arrives when the terminal that started the server is closed, and must not end the server.
 #[test]
 fn sighup_is_ignored() {
     for program in redoubt_and_redis() {
@@ -109,7 +109,7 @@ fn sigalrm_logs_stack_traces() {
     assert_eq!(node.run("PING"), Reply::Simple("PONG".to_owned()));
 }
 
-/// The first SIGINT waits for the replicas, the second does not.
+/// After the first SIGINT the server waits for its replicas, after the second it ends at once.
 #[test]
 fn second_sigint_ends_the_server_immediately() {
     for program in redoubt_and_redis() {
@@ -234,7 +234,7 @@ fn systemd_is_notified_of_start_and_stop() {
     assert!(result.is_ok());
 }
 
-/// The port is free, but the bus port is in use: the last log line must name the bus port.
+/// Only the bus port is in use by another process, so the last log line must name the bus port.
 #[test]
 fn bus_port_in_use_is_named_in_the_error() {
     let (claim, taken) = (claim_port(), claim_port());
@@ -255,7 +255,7 @@ fn bus_port_in_use_is_named_in_the_error() {
     }
 }
 
-/// A previous process may still hold the ports for a moment after it has replied to SHUTDOWN.
+/// A previous process may still hold the ports for a moment after its reply to SHUTDOWN, so startup must retry.
 #[test]
 fn startup_waits_for_ports_that_are_about_to_be_released() {
     let mut node = Node::prepare(&Program::redoubt(), "--cluster-enabled yes");
@@ -325,7 +325,8 @@ fn replicaof_cannot_be_set_by_config_set() {
     }
 }
 
-/// CONFIG is disabled and FLUSHALL renamed, as hosting providers do. Everything else must use the original names.
+/// CONFIG is disabled and FLUSHALL renamed, as hosting providers do. Clients can then use
+/// only the new names.
 #[test]
 fn commands_can_be_renamed_and_disabled() {
     for program in redoubt_and_redis() {
@@ -379,7 +380,7 @@ fn invalid_rename_command_prevents_startup() {
     }
 }
 
-/// A replica with renamed commands applies the replication stream by the original names.
+/// A replica with renamed commands applies the replication stream, which uses the original names.
 #[test]
 fn replica_with_renamed_commands_replicates_its_master() {
     let master = Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 0");
@@ -407,8 +408,8 @@ fn replica_with_renamed_commands_replicates_its_master() {
     assert_eq!(replica.run("DBSIZE").int(), 3);
 }
 
-/// A client pipelines long requests after AUTH without waiting for the reply; they must not hit the limits for
-/// unauthenticated clients.
+/// A client pipelines long requests after AUTH without waiting for the reply. These requests must not be refused by the
+/// limits for unauthenticated clients.
 #[test]
 fn long_requests_pipelined_after_auth_are_accepted() {
     for program in redoubt_and_redis() {
@@ -439,7 +440,7 @@ fn long_requests_pipelined_after_auth_are_accepted() {
     }
 }
 
-/// Users of redis-server type `redoubt FILE` and `redoubt --port 1`.
+/// Users of redis-server type `redoubt FILE` or `redoubt --port 1`, so the error must name the subcommand.
 #[test]
 fn command_line_of_redis_server_prints_a_hint() {
     for arguments in [&["redis.conf"][..], &["--port", "1"], &["redis.conf", "--port", "1"]] {
@@ -450,7 +451,7 @@ fn command_line_of_redis_server_prints_a_hint() {
     }
 }
 
-/// Protects against an operator who shuts down a voting primary that looks like a replica.
+/// SHUTDOWN SAFE protects against an operator who takes a voting primary for a replica and shuts it down.
 #[test]
 fn shutdown_safe_is_refused_by_a_voting_primary() {
     let programs = std::iter::once(Program::redoubt()).chain(Program::valkey());
@@ -470,7 +471,7 @@ fn shutdown_safe_is_refused_by_a_voting_primary() {
     }
 }
 
-/// The command line of a process as `ps` shows it, without the zeros behind a title.
+/// Returns a process's command line as `ps` shows it, without the zeros behind the title.
 fn command_line(node: &Node) -> String {
     let bytes = fs::read(format!("/proc/{}/cmdline", node.pid())).expect("the process runs");
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()

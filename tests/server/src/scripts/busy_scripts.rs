@@ -21,7 +21,7 @@ fn gets_busy_error(connection: &mut Connection) -> bool {
     connection.call_line("GET other").is_error("BUSY ")
 }
 
-/// Runs a script on one connection and waits until another connection gets BUSY.
+/// Starts a script on one connection and waits until another connection gets BUSY.
 fn run_script_until_busy(connection: &mut Connection, other: &mut Connection, script: &str) {
     connection.send(&["EVAL", script, "1", "k"]).expect("the node takes commands");
     eventually("the server is busy", || gets_busy_error(other).then_some(()));
@@ -147,7 +147,7 @@ fn count_pipelined(mut connection: Connection, key: &str, is_over: &AtomicBool, 
     done
 }
 
-/// Sets the flag when dropped, so that the threads also stop if the test fails.
+/// Sets the flag when it is dropped, so that the threads also stop if the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -200,7 +200,8 @@ fn function_kill_stops_functions_and_writing_scripts_are_unkillable() {
     assert!(node.wait_for_exit().success());
 }
 
-/// Subscribers get no messages while the server is busy, but do afterwards, whichever worker serves them.
+/// While the server is busy, subscribers get no messages. After the script, they get all messages, whichever worker
+/// serves them.
 #[test]
 fn subscribers_and_blocked_clients_are_served_after_a_busy_script() {
     let node = start_server(1);

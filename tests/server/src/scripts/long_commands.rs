@@ -25,7 +25,7 @@ fn count_replies_during(node: &Node, request: &[&str], key: &str) -> usize {
     other.call_line(&format!("SET {key} 1")).expect_ok();
     thread::scope(|scope| {
         scope.spawn(|| {
-            // Lets the other client start first.
+            // The pause lets the other client start first.
             thread::sleep(Duration::from_millis(20));
             begun.store(true, Ordering::Release);
             slow.call(request);
@@ -59,26 +59,27 @@ fn connect_with_name(node: &Node, name: &str) -> Connection {
     connection
 }
 
-/// A script that holds the slot of the key `k` until it is ended.
+/// A script that holds the slot of the key `k` until [`Self::end`] is called.
 struct EndlessScript {
     script: Connection,
-    /// A client that waits for the key, which shows that the script has begun.
+    /// A client that waits for the key, and whose waiting shows that the script has begun.
     waiting: Connection,
     control: Connection,
 }
 
 impl EndlessScript {
-    /// Runs until somebody subscribes to `end`.
+    /// The script's text. It runs until a client subscribes to `end`.
     const TEXT: &str = "local over = os.clock() + ARGV[1] \
                         while os.clock() < over and redis.call('PUBSUB', 'NUMSUB', 'end')[2] == 0 do end \
                         return redis.call('GET', KEYS[1])";
 
-    /// Runs the script for a short time. After that its statistics classify it as slow.
+    /// Runs the script for a short time, after which its statistics classify it as slow.
     fn classify_as_slow(node: &Node) {
         node.connect().call(&["EVAL", Self::TEXT, "1", "k", "0.1"]);
     }
 
-    /// Starts the script. With another `comment` it is a new script, without statistics. Returns once it holds the key.
+    /// Starts the script and returns once the script holds the key. Another `comment` makes it a new script without
+    /// statistics.
     fn start(node: &Node, comment: &str) -> Self {
         let text = format!("{}{comment}", Self::TEXT);
         let (mut script, control) = (node.connect(), node.connect());
@@ -88,7 +89,7 @@ impl EndlessScript {
         started
     }
 
-    /// Sends a GET of the key. It is answered at once if the script has not begun.
+    /// Sends a GET of the key, which is answered at once if the script has not begun.
     fn blocks_reader(&mut self) -> bool {
         self.waiting.send(&["GET", "k"]).expect("a connection");
         let Self { waiting, control, .. } = self;
@@ -104,7 +105,7 @@ impl EndlessScript {
         waits
     }
 
-    /// Ends the script, which must still run. Returns the reply of the client that waited for the key.
+    /// Ends the script, which must still be running. Returns the reply of the client that waited for the key.
     fn end(mut self) -> Reply {
         assert!(!self.script.has_unread_data() && !self.waiting.has_unread_data());
         self.control.call_line("SUBSCRIBE end");
@@ -116,7 +117,7 @@ impl EndlessScript {
     }
 }
 
-/// A new script has no statistics, so it blocks the only worker; a spare worker then serves the other clients:
+/// A new script has no statistics, so it blocks the only worker. A spare worker then serves the other clients:
 /// subscribers, clients with other keys, and new clients.
 #[test]
 fn all_clients_of_a_blocked_worker_are_served() {
@@ -131,7 +132,7 @@ fn all_clients_of_a_blocked_worker_are_served() {
     assert_eq!(script.end(), Reply::NullBulk);
 }
 
-/// A client in BLPOP on a blocked worker is served by another worker, and its timeout is on time.
+/// A client in BLPOP on a blocked worker is served by another worker, and it times out on time.
 #[test]
 fn blocked_clients_of_a_blocked_worker_are_served() {
     let node = start_server("");
@@ -141,7 +142,7 @@ fn blocked_clients_of_a_blocked_worker_are_served() {
     eventually("both clients are blocked", || {
         node.info("clients", "blocked_clients").filter(|count| count == "2")
     });
-    // Commands sent during the wait run after the wait.
+    // Commands that the client sends while BLPOP waits must run after the wait.
     popper.send(&["ECHO", "behind"]).expect("a connection");
     let script = EndlessScript::start(&node, "");
     assert_eq!(other.call_line("RPUSH queue a").int(), 1);
@@ -208,7 +209,7 @@ fn geo_searches_go_to_background_by_members_in_their_area() {
 fn waits_for_slot_locks_are_reported() {
     let node = start_server("--latency-monitor-threshold 20");
     let script = EndlessScript::start(&node, "");
-    // Longer than the threshold.
+    // The wait is longer than the threshold of the latency monitor.
     thread::sleep(Duration::from_millis(30));
     script.end();
     let events = node.run("LATENCY LATEST").items().to_vec();
@@ -219,7 +220,7 @@ fn waits_for_slot_locks_are_reported() {
     assert_eq!(figure("slot_longest_wait_usec"), Some(0));
 }
 
-/// Without background workers, the only worker runs SORT.
+/// The only worker runs SORT itself if there are no background workers.
 #[test]
 fn sort_runs_in_background() {
     for (options, place) in [("", "background"), ("--long-command-threads 0", "worker")] {
@@ -232,7 +233,7 @@ fn sort_runs_in_background() {
     }
 }
 
-/// The replies are equal and in order whether commands run in the background or not.
+/// Replies must be equal and in order whether commands run in the background or not.
 #[test]
 fn pipelines_with_background_commands_keep_their_order() {
     let lines = [
@@ -312,8 +313,8 @@ fn only_clients_of_the_locked_key_wait() {
     assert_eq!(script.end(), Reply::Bulk(b"1".to_vec()));
 }
 
-/// A client killed while its command runs in the background is closed when that command ends, and its next command does
-/// not run.
+/// A client is killed while its command runs in the background. Its connection is closed when the command ends, and its
+/// next command does not run.
 #[test]
 fn client_killed_during_a_background_command_runs_nothing_more() {
     let node = start_server("--long-command-threshold 0");
@@ -329,7 +330,7 @@ fn client_killed_during_a_background_command_runs_nothing_more() {
     assert_eq!(other.call_line("EXISTS after"), Reply::Int(0));
 }
 
-/// Busy-loops for the given number of seconds while it holds the slot of its key.
+/// A script that runs for the given number of seconds while it holds the slot of its key.
 const SPIN_SCRIPT: &str =
     "local over = os.clock() + ARGV[1] while os.clock() < over do end return redis.call('INCR', KEYS[1])";
 
@@ -350,7 +351,7 @@ fn client_is_not_idle_during_a_background_command() {
     assert_eq!(second.read().expect("a reply"), Reply::Int(2));
 }
 
-/// The blocked client, its timeout and the command that unblocks it all run in the background.
+/// A blocking command, its timeout and the command that unblocks its client all run in the background.
 #[test]
 fn blocking_commands_work_in_the_background() {
     let node = start_server("--long-command-threshold 0");
@@ -383,7 +384,7 @@ fn transactions_work_in_the_background() {
     }
 }
 
-/// MONITOR shows each command once, in execution order, and not when the command is handed to the background.
+/// MONITOR shows each command once, when it is executed and not when it is handed to the background.
 #[test]
 fn monitor_shows_background_commands_once() {
     let node = start_server("--long-command-threshold 0");
@@ -429,7 +430,7 @@ fn deleted_user_runs_no_waiting_background_command() {
     wait_until_in_background(&mut other, "slow");
     // The first request may be queued but not started yet.
     thread::sleep(Duration::from_millis(50));
-    // The second request waits behind the first.
+    // The second request waits for the first one.
     gone.send(&["SET", "k", "gone"]).expect("a connection");
     wait_until_in_background(&mut other, "gone");
     assert_eq!(other.call_line("ACL DELUSER u").int(), 1);
@@ -512,8 +513,8 @@ fn shutdown_and_failover_wait_for_background_commands() {
     }
 }
 
-/// A command that needs all slots (a save, a flush, a scan) must not hold the free slots while it waits for a locked
-/// one.
+/// A command that needs all slots (a save, a flush, a scan) waits for a locked slot, and must not hold the free slots
+/// during that time.
 #[test]
 fn commands_that_lock_all_slots_do_not_block_others() {
     let node = start_server("--enable-debug-command yes");
@@ -541,7 +542,7 @@ fn commands_that_lock_all_slots_do_not_block_others() {
     }
 }
 
-/// KEYS is atomic: a key that is renamed constantly appears exactly once, with few other keys and with many.
+/// KEYS is atomic: a key that is renamed constantly appears exactly once, whether there are few or many other keys.
 #[test]
 fn keys_command_is_atomic() {
     let node = Node::start(&Program::redoubt(), "--save  --io-threads 2");
@@ -584,14 +585,14 @@ fn slot_is_unlocked_while_its_large_value_is_read() {
         &["ZRANGE", "{k}scored", "0", "-1"],
         &["ZUNION", "2", "{k}scored", "{k}none"],
     ] {
-        // On a busy machine, the other client may come too late.
+        // On a busy machine, the other client may start too late, so the test is repeated.
         eventually(&format!("another client is served during {request:?}"), || {
             (count_replies_during(&node, request, "{k}other") > 10).then_some(())
         });
     }
 }
 
-/// A compact value of a few kilobytes cannot be read in parts, so it must be read as a whole.
+/// A compact value of a few kilobytes cannot be read in parts, so a background command must read it as a whole.
 #[test]
 fn compact_values_can_be_read_in_the_background() {
     let node = start_server("--long-command-threshold 0");
@@ -640,7 +641,7 @@ fn zunion_in_the_background_has_the_same_result() {
     }
 }
 
-/// The number of a stream entry, which is both its id and the value of its field.
+/// Returns the number of a stream entry, which is both its id and the value of its field.
 fn stream_entry_number(entry: &Reply) -> i64 {
     let [id, fields] = entry.items() else { panic!("an entry: {entry:?}") };
     let number = fields.items()[1].text();
@@ -672,7 +673,7 @@ fn check_reads_are_atomic(reads: &mut Connection, len: usize) {
     let entries =
         reads.call_line("XRANGE stream - +").items().iter().map(stream_entry_number).collect::<Vec<_>>();
     assert!(are_consecutive(&entries));
-    // The small set contains 0, which is in no other value.
+    // The number 0 is only in the small set.
     let mut members = numbers(reads.call_line("SUNION small set"));
     members.sort_unstable();
     assert!(members.remove(0) == 0 && are_consecutive(&members));

@@ -76,7 +76,7 @@ fn debug_sessions() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     ]
 }
 
-/// The output without addresses and the hidden variables of a `for` loop, which only Valkey shows.
+/// Removes addresses from the output, and the hidden variables of a `for` loop, which only Valkey shows.
 fn normalize_output(text: &str) -> Vec<String> {
     let without_address = |line: &str| match line.split_once("@0x") {
         Some((before, rest)) => {
@@ -112,7 +112,7 @@ fn debugger_output_matches_valkey() {
     }
 }
 
-/// The libraries are frozen tables. Their contents have another order and other addresses than in Valkey.
+/// The libraries are frozen tables, whose contents have another order and other addresses than in Valkey.
 #[test]
 fn debugger_shows_the_contents_of_libraries() {
     let node = Node::start(&Program::redoubt(), "--save ");
