@@ -32,6 +32,7 @@ pub struct AccessDenied {
     pub denial: Denial,
     /// The name of the command, key, channel or database to which access was denied.
     pub object: Vec<u8>,
+    /// The name of the ACL user that was denied.
     pub user: Vec<u8>,
 }
 

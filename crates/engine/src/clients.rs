@@ -212,9 +212,11 @@ pub(crate) enum ForcedClose {
 pub struct Client {
     /// Unique id, never reused while the server runs.
     pub id: u64,
+    /// The endpoints, as CLIENT LIST shows them.
     pub connection: ConnectionInfo,
     /// Time at which the connection was accepted.
     pub connected_at: Millis,
+    /// Set by CLIENT SETNAME and CLIENT SETINFO.
     pub names: Mutex<ClientNames>,
     /// Name of the authenticated user, or of the default user.
     pub user: Mutex<Vec<u8>>,

@@ -81,6 +81,7 @@ pub struct Engine {
     pub lazy_free: LazyFreeQueue,
     /// Scheduling of long commands on background workers.
     pub long_commands: LongCommands,
+    /// How long commands waited for slot locks (INFO, LATENCY).
     pub slot_waits: SlotWaits,
     /// The memory limit, and the accounting of memory use against it.
     pub budget: Budget,

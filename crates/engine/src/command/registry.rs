@@ -10,6 +10,7 @@ use crate::error::{CommandError, truncate_at_nul};
 /// A command with properties derived from its table row.
 #[derive(Debug, Clone)]
 pub struct RegisteredCommand {
+    /// The row of the command table.
     pub command: &'static Command,
     /// The name that clients use: the original one unless `rename-command` changed it.
     pub client_name: &'static str,
