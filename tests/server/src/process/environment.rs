@@ -474,7 +474,9 @@ fn shutdown_safe_is_refused_by_a_voting_primary() {
 /// Returns a process's command line as `ps` shows it, without the zeros behind the title.
 fn command_line(node: &Node) -> String {
     let bytes = fs::read(format!("/proc/{}/cmdline", node.pid())).expect("the process runs");
-    String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
+    // Behind the title, Valkey leaves zeros and a dot where its arguments were.
+    let title = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(title).into_owned()
 }
 
 #[test]
