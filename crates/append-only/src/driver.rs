@@ -448,7 +448,7 @@ impl<B> AofDriver<B> {
         manifest.into_iter().flat_map(|manifest| &manifest.history).map(|file| file.name.clone()).collect()
     }
 
-    /// Whether deleted files are about to be removed from the manifest.
+    /// Returns whether the manifest is being rewritten without the files that were deleted.
     #[must_use]
     pub fn is_updating_manifest(&self) -> bool {
         self.file.as_ref().is_some_and(EnabledFile::is_updating_manifest)

@@ -359,7 +359,7 @@ pub enum NodeEvent {
     ChangeAddress {
         /// The name of the node that moves.
         node: String,
-        /// The name of the absent node whose address is taken.
+        /// The name of the absent node; the moved node takes over its address.
         to: String,
         /// Milliseconds until the event happens.
         #[serde(default)]

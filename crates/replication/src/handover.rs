@@ -24,7 +24,7 @@ const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
 /// FAILOVER without TIMEOUT waits until it is aborted.
 const NO_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86400);
 
-/// The arguments of a FAILOVER command.
+/// A parsed FAILOVER command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandoverCommand {
     /// FAILOVER ABORT: abort the running failover.

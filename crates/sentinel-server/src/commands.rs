@@ -8,7 +8,7 @@ use super::access;
 use super::center::Center;
 use super::client::Client;
 
-/// Who answers a request, and how.
+/// How the sentinel server replies to a request.
 pub(super) enum CommandReply {
     /// Send this reply unless the client suppresses replies.
     Reply(Vec<u8>),

@@ -13,7 +13,8 @@ const PIPELINE_SIZE: usize = 50;
 /// The text of a message that marks the end of a command's events.
 const END_MARK: &str = "mark";
 
-/// Commands that change which events are sent, or choose at random, so that the two servers would diverge.
+/// Commands that the test does not generate: they change which events are sent, or choose at random, so the two
+/// servers would diverge.
 const EXCLUDED_COMMANDS: &[&str] = &[
     "ACL",
     // Keys could expire while one of these commands blocks.

@@ -45,7 +45,7 @@ pub(super) enum HandshakeStep {
         position: Position,
         remaining: Vec<u8>,
     },
-    /// The master continues with the stream.
+    /// The master accepts a partial resynchronization: the stream follows without a snapshot.
     Continue {
         id: Option<ReplId>,
         slot_states: Option<Vec<u8>>,

@@ -467,10 +467,10 @@ impl ClusterWorld {
 
     pub(super) fn tell_target(&mut self, number: u64, event: ImportDriverEvent) {
         let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
-        self.tell_target_at(number, self.simulation.clock_of(host), event);
+        self.send_event_to_target(number, self.simulation.clock_of(host), event);
     }
 
-    fn tell_target_at(&mut self, number: u64, now: Instant, event: ImportDriverEvent) {
+    fn send_event_to_target(&mut self, number: u64, now: Instant, event: ImportDriverEvent) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let Some(target) = &mut one.target else { return };
         let mut actions = Vec::new();
@@ -522,7 +522,7 @@ impl ClusterWorld {
         let conditions = self.conditions(host, target.driver.job());
         let is_late = self.simulation.plan.injected_bug == Some(InjectedBug::LateClaims);
         let now = if is_late { granted } else { self.simulation.clock_of(host) };
-        self.tell_target_at(number, now, ImportDriverEvent::ReplicasCaughtUp(conditions));
+        self.send_event_to_target(number, now, ImportDriverEvent::ReplicasCaughtUp(conditions));
     }
 
     fn claim_move(&mut self, number: u64) {
