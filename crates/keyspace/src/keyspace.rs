@@ -22,6 +22,8 @@ use crate::table::Table;
 
 /// Number of slots by which prefetching runs ahead while all slots are locked in order.
 const PREFETCH_DISTANCE: usize = 16;
+/// How long a thread that locks all slots first keeps some of them while it waits for another.
+const KEPT_SLOT_WAIT: Duration = Duration::from_millis(2);
 
 /// Number of spin attempts before a waiting thread sleeps: about as long as a worker holds a slot for one batch of
 /// commands.
@@ -238,6 +240,7 @@ impl Keyspace {
         guard: impl Fn(Slot, MutexGuard<'k, SlotData>) -> G,
     ) -> bool {
         let mut awaited: SmallVec<[usize; 8]> = SmallVec::new();
+        let mut patience = KEPT_SLOT_WAIT;
         loop {
             let busy = slots.iter().zip(&mut *held).position(|(slot, held)| {
                 if held.is_none() {
@@ -249,7 +252,18 @@ impl Keyspace {
             let Some(busy) = busy else { return true };
             let others = held.iter_mut().enumerate().filter(|(place, _)| !awaited.contains(place));
             others.for_each(|(_, held)| *held = None);
-            let Some(data) = self.lock_data_while(slots[busy], wait_policy) else { return false };
+            // Slots that were waited for are kept during the next wait, or two busy slots could alternate for ever. Only
+            // for a moment, since the next slot may stay locked for long; a longer one after each failure.
+            let kept = |waited| waited < patience && wait_policy(waited);
+            let mut data = if awaited.is_empty() { None } else { self.lock_data_while(slots[busy], &kept) };
+            if data.is_none() {
+                held.iter_mut().for_each(|held| *held = None);
+                if !std::mem::take(&mut awaited).is_empty() {
+                    patience *= 2;
+                }
+                data = self.lock_data_while(slots[busy], wait_policy);
+            }
+            let Some(data) = data else { return false };
             held[busy] = Some(guard(slots[busy], data));
             awaited.push(busy);
         }

@@ -490,6 +490,32 @@ mod tests {
         assert_eq!(keyspace.slot_len(key.slot()), 1, "what was done under a loan is published");
     }
 
+    /// Regression test: a slot that was busy for a moment stayed locked while the thread waited for another one.
+    #[test]
+    fn locking_all_slots_keeps_no_slot_during_a_long_wait() {
+        let keyspace = Keyspace::new(1, 1);
+        let (brief, long) = (Slot::new(3).unwrap(), Slot::new(9000).unwrap());
+        let (brief_guard, long_guard) = (keyspace.lock(brief), keyspace.lock(long));
+        std::thread::scope(|scope| {
+            let locker = scope.spawn(|| {
+                let turn = keyspace.acquire_global_lock();
+                LockedSlots::default().add_all(&turn, &|_| true)
+            });
+            // The thread waits for the first slot by now, or waits for it later: the test passes in both cases.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            drop(brief_guard);
+            let bound = std::time::Duration::from_secs(20);
+            for _ in 0..50 {
+                let free = keyspace.lock_slot_while(brief, &|waited| waited < bound);
+                assert!(free.is_some(), "the slot is kept");
+                drop(free);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            drop(long_guard);
+            assert!(locker.join().unwrap());
+        });
+    }
+
     #[test]
     fn restricted_keyspace_only_uses_its_slots() {
         let key = |keyspace: &Keyspace| keyspace.key(b"k").slot();
