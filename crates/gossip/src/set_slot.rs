@@ -27,7 +27,7 @@ use crate::state::ClusterState;
 /// request that was sent before its slot was resent ([`SetSlotQueue::finish`]) is then no longer the last change in the
 /// stream, so the slot is resent once more after the request is executed.
 #[derive(Debug, Default)]
-pub(crate) struct SetSlotQueue(VecDeque<(SetSlotRequest, Progress)>);
+pub(crate) struct SetSlotQueue(VecDeque<(SetSlotRequest, RequestProgress)>);
 
 /// A SETSLOT command of an operator that has not been answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(crate) struct SetSlotRequest {
 
 /// How far a SETSLOT request has advanced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum RequestProgress {
     /// The request is not yet written to the replication stream.
     New,
     /// The request is written to the stream; `resent` if the slot was resent afterwards.
@@ -72,7 +72,7 @@ impl SetSlotQueue {
         }
         let alone = !state.nodes().any(|node| node.master() == Some(state.id()));
         if !alone || !self.0.is_empty() || stream == StreamState::Frozen {
-            self.0.push_back((request, Progress::New));
+            self.0.push_back((request, RequestProgress::New));
             return Vec::new();
         }
         let SetSlotRequest { slot, change, keys_in_slot, .. } = request;
@@ -94,7 +94,7 @@ impl SetSlotQueue {
             return effects;
         }
         self.0.retain_mut(|(request, progress)| {
-            if *progress != Progress::New {
+            if *progress != RequestProgress::New {
                 return true;
             }
             let SetSlotRequest { confirm, slot, change, keys_in_slot } = &*request;
@@ -103,7 +103,7 @@ impl SetSlotQueue {
                 effects.push(Effect::Reply { token: confirm.token, result: Err(refusal) });
                 return false;
             }
-            *progress = Progress::Written { resent: false };
+            *progress = RequestProgress::Written { resent: false };
             let (slot, change, confirm) = (*slot, change.clone(), Some(*confirm));
             effects.push(Effect::Act(ClusterAction::TellReplicas { slot, change, confirm }));
             true
@@ -115,14 +115,14 @@ impl SetSlotQueue {
     pub(crate) fn record_acknowledgement(&mut self, token: u64, held: bool, keys_in_slot: u64) {
         let entry = self.0.iter_mut().find(|(request, _)| request.confirm.token == token);
         let Some((request, progress)) = entry else { return };
-        let resent = matches!(progress, Progress::Written { resent: true });
-        *progress = Progress::Confirmed { held, resent };
+        let resent = matches!(progress, RequestProgress::Written { resent: true });
+        *progress = RequestProgress::Confirmed { held, resent };
         request.keys_in_slot = keys_in_slot;
     }
 
     /// Removes and returns the next request to execute. Requests are executed in stream order.
     pub(crate) fn pop_confirmed(&mut self) -> Option<ConfirmedRequest> {
-        let &(_, Progress::Confirmed { held, resent }) = self.0.front()? else { return None };
+        let &(_, RequestProgress::Confirmed { held, resent }) = self.0.front()? else { return None };
         self.0.pop_front().map(|(request, _)| ConfirmedRequest { request, held, resent })
     }
 
@@ -142,8 +142,10 @@ impl SetSlotQueue {
             effects = slot_state(state, slot);
             for (_, progress) in self.0.iter_mut().filter(|(request, _)| request.slot == slot) {
                 match progress {
-                    Progress::New => {}
-                    Progress::Written { resent } | Progress::Confirmed { resent, .. } => *resent = true,
+                    RequestProgress::New => {}
+                    RequestProgress::Written { resent } | RequestProgress::Confirmed { resent, .. } => {
+                        *resent = true;
+                    }
                 }
             }
         }
@@ -155,7 +157,7 @@ impl SetSlotQueue {
     /// Refuses all requests because this node is a replica and has loaded a snapshot. Requests from its time as master
     /// are either part of the snapshot or lost.
     pub(crate) fn refuse_all(&mut self) -> Vec<Effect> {
-        let refused = |(request, _): (SetSlotRequest, Progress)| Effect::Reply {
+        let refused = |(request, _): (SetSlotRequest, RequestProgress)| Effect::Reply {
             token: request.confirm.token,
             result: Err(OperatorError::SetSlotOnReplica),
         };

@@ -17,7 +17,7 @@ pub(super) fn format_info(center: &Center, request: &[String]) -> String {
         || request.iter().any(|name| ["all", "default", "everything"].contains(&name.as_str()));
     let sections: [(&str, SectionWriter); 4] = [
         ("Server", write_server),
-        ("Clients", write_clients),
+        ("Clients", write_clients_section),
         ("Stats", write_stats),
         ("CPU", |_, text| write_cpu_times(text)),
     ];
@@ -49,7 +49,7 @@ fn write_server(center: &Center, text: &mut InfoText) {
     facts.write(text);
 }
 
-fn write_clients(center: &Center, text: &mut InfoText) {
+fn write_clients_section(center: &Center, text: &mut InfoText) {
     // The requesting client is not in the table while its request is executed.
     text.write_line("connected_clients", center.clients.len() + 1);
     text.write_line("cluster_connections", 0);

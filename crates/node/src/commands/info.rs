@@ -62,7 +62,7 @@ const fn server_section(
 /// All sections, in the order of the output.
 const SECTIONS: &[InfoSection] = &[
     server_section("Server", SectionVisibility::ByDefault, process::write_server),
-    server_section("Clients", SectionVisibility::ByDefault, process::write_clients),
+    server_section("Clients", SectionVisibility::ByDefault, process::write_clients_section),
     server_section("Memory", SectionVisibility::ByDefault, memory::write_memory),
     server_section("Persistence", SectionVisibility::ByDefault, data::write_persistence),
     server_section("Stats", SectionVisibility::ByDefault, stats::write_stats),

@@ -195,7 +195,7 @@ mod tests {
     }
 
     /// Creates a replicating node without sockets.
-    fn test_node() -> (Arc<Engine>, Arc<Replication>, Arc<SharedLog>) {
+    fn create_replica_parts() -> (Arc<Engine>, Arc<Replication>, Arc<SharedLog>) {
         let config = Arc::new(Config::default());
         let log = SharedLog::new(1 << 20);
         let engine = Engine::new(
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn monitor_on_a_replica_shows_the_masters_stream() {
-        let (engine, replication, log) = test_node();
+        let (engine, replication, log) = create_replica_parts();
         let client = engine.clients.connect(ConnectionInfo::default(), Millis(1), Box::new(|| {}));
         let mut monitor = Session::of(client, CommandOrigin::Client, true);
         run_line(&engine, &mut monitor, "MONITOR");
@@ -247,7 +247,7 @@ mod tests {
     /// all clients.
     #[test]
     fn administrative_commands_in_the_stream_are_skipped() {
-        let (engine, replication, log) = test_node();
+        let (engine, replication, log) = create_replica_parts();
         let stream = log.lock().demote();
         log.lock().accept_stream(stream).unwrap();
         let mut applier = StreamApplier::new(replication.clone(), stream);
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn tracking_client_with_noloop_receives_changes_of_the_master() {
-        let (engine, replication, log) = test_node();
+        let (engine, replication, log) = create_replica_parts();
         let client = engine.clients.connect(ConnectionInfo::default(), Millis(1), Box::new(|| {}));
         let mut reader = Session::of(client, CommandOrigin::Client, true);
         for line in ["HELLO 3", "CLIENT TRACKING ON NOLOOP", "GET k"] {

@@ -74,7 +74,7 @@ fn check_scenario(order: MigrateArgs, story: &[(MigrateStepResult, MigrateStep)]
     check_scenario_asking(false, order, story);
 }
 
-fn failed(failure: MigrateError) -> MigrateStep {
+fn failed_step(failure: MigrateError) -> MigrateStep {
     reply(Err(failure))
 }
 
@@ -191,7 +191,7 @@ fn rejected_payload_is_sent_again_in_valkey_format() {
     ];
     let understood = [(ok_reply(), MigrateStep::Release { key: 0, captured: valkeys }), (DELETED, DONE)];
     check_scenario(migrate_args(&["a"]), &[&begin[..], &understood].concat());
-    let refused = [(error(BAD_FORMAT_REPLY), failed(MigrateError::Refused(BAD_FORMAT_REPLY.into())))];
+    let refused = [(error(BAD_FORMAT_REPLY), failed_step(MigrateError::Refused(BAD_FORMAT_REPLY.into())))];
     check_scenario(migrate_args(&["a"]), &[&begin[..], &refused].concat());
 }
 
@@ -211,7 +211,7 @@ fn first_error_is_returned_after_all_replies() {
             (ok_reply(), release(2, "3")),
             (MigrateStepResult::Released(Err(moved)), MigrateStep::Read),
             (ok_reply(), release(3, "4")),
-            (CHANGED, failed(MigrateError::Refused("BUSYKEY x".into()))),
+            (CHANGED, failed_step(MigrateError::Refused("BUSYKEY x".into()))),
         ],
     );
 }
@@ -228,7 +228,7 @@ fn release_waits_for_end_of_pause() {
             (MigrateStepResult::Released(Ok(ReleaseResult::Paused)), MigrateStep::AwaitUnpause),
             (MigrateStepResult::Unpaused, release(0, "1")),
             (MigrateStepResult::Released(Ok(ReleaseResult::Paused)), MigrateStep::AwaitUnpause),
-            (MigrateStepResult::Deadline, failed(MigrateError::Reading)),
+            (MigrateStepResult::Deadline, failed_step(MigrateError::Reading)),
         ],
     );
 }
@@ -248,7 +248,7 @@ fn only_dead_cached_connection_is_reconnected() {
     ] {
         let rest = [
             (CONNECTED, send("RESTORE a 0 1")),
-            (MigrateStepResult::SendFailed, failed(MigrateError::Writing)),
+            (MigrateStepResult::SendFailed, failed_step(MigrateError::Writing)),
         ];
         check_scenario(migrate_args(&["a"]), &[&begin[..], lost, &rest].concat());
     }
@@ -258,7 +258,7 @@ fn only_dead_cached_connection_is_reconnected() {
         (MigrateStepResult::Sent, MigrateStep::Read),
         (ok_reply(), release(0, "1")),
         (DELETED, MigrateStep::Read),
-        (MigrateStepResult::ReadFailed, failed(MigrateError::Reading)),
+        (MigrateStepResult::ReadFailed, failed_step(MigrateError::Reading)),
     ];
     check_scenario(migrate_args(&["a", "b"]), &[&begin[..], &answered].concat());
 }
@@ -275,7 +275,7 @@ fn unreachable_or_own_target_gets_no_keys() {
         ),
         (here, MigrateError::Reading),
     ] {
-        check_scenario(migrate_args(&["a"]), &[&begin[..], &[(outcome, failed(failure))]].concat());
+        check_scenario(migrate_args(&["a"]), &[&begin[..], &[(outcome, failed_step(failure))]].concat());
     }
 }
 
@@ -295,6 +295,10 @@ fn timeout_covers_whole_migration() {
             machine.handle(WALL_TIME, outcome.clone());
         }
         let failure = steps[upto - 1].1.clone();
-        assert_eq!(machine.handle(WALL_TIME, MigrateStepResult::Deadline), failed(failure), "after {upto}");
+        assert_eq!(
+            machine.handle(WALL_TIME, MigrateStepResult::Deadline),
+            failed_step(failure),
+            "after {upto}"
+        );
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn write_server(server: &Server, text: &mut InfoText) {
     }
 }
 
-pub(super) fn write_clients(server: &Server, text: &mut InfoText) {
+pub(super) fn write_clients_section(server: &Server, text: &mut InfoText) {
     text.write_line("connected_clients", server.network.connected.load(Ordering::Relaxed));
     text.write_line("cluster_connections", server.network.stats.bus_links.load(Ordering::Relaxed));
     text.write_line("maxclients", server.config.get(keys::MAXCLIENTS));
