@@ -25,10 +25,6 @@ pub(super) struct Center {
     pub(super) config: Config,
     pub(super) tls: Arc<Tls>,
     pub(super) files: Files,
-    /// Number of the last journal record that is synced to disk, as all earlier records are.
-    pub(super) synced: u64,
-    /// Whether the last write of the configuration file succeeded.
-    pub(super) config_is_written: bool,
     /// Whether a disk write has blocked the thread since the last round of the event loop.
     pub(super) was_blocked_by_disk: bool,
     pub(super) links: BTreeMap<LinkId, LinkHandle>,
@@ -77,8 +73,6 @@ impl Center {
             config,
             tls,
             files,
-            synced: 0,
-            config_is_written: true,
             was_blocked_by_disk: false,
             links: BTreeMap::new(),
             lives: 0,

@@ -1,16 +1,13 @@
 //! The files of a sentinel: the configuration file, and the journal of votes beside it.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use config::{ReplaceMethod, replace_atomically, replace_content};
-use consensus::{GroupRecord, SavedGroup, journal};
-
-/// The journal is compacted when it exceeds this number of bytes.
-const MAX_JOURNAL_BYTES: u64 = 256 * 1024;
+use consensus::journal;
+use sentinel::{FileWrite, SavedJournal};
 
 pub(super) struct Files {
     config_file: PathBuf,
@@ -22,7 +19,7 @@ pub(super) struct Files {
 impl Files {
     /// Opens the journal that belongs to this configuration file. A torn write at its end is truncated. Fails if the
     /// journal is damaged elsewhere.
-    pub(super) fn open(config: PathBuf) -> Result<(Self, BTreeMap<String, SavedGroup>)> {
+    pub(super) fn open(config: PathBuf) -> Result<(Self, SavedJournal)> {
         let path = journal_path(&config);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
@@ -51,30 +48,36 @@ impl Files {
         sync_folder(&path)?;
         Ok((
             Self { config_file: config, journal_path: path, journal_file: file, journal_len: len },
-            read.groups,
+            SavedJournal { groups: read.groups, bytes: len },
         ))
     }
 
-    /// Writes records as one frame and syncs them to disk.
-    pub(super) fn append(&mut self, records: &[GroupRecord]) -> io::Result<()> {
-        let frame = journal::encode_frame(records);
-        self.journal_file.write_all(&frame)?;
+    /// Performs a write and syncs it.
+    pub(super) fn write(&mut self, write: &FileWrite) -> io::Result<()> {
+        match write {
+            FileWrite::AppendJournal(records) => self.append(&journal::encode_frame(records)),
+            FileWrite::ReplaceJournal(groups) => {
+                let groups = groups.iter().map(|(name, saved)| (name.as_str(), saved));
+                self.replace(&journal::encode_journal(groups))
+            }
+            FileWrite::Config(text) => self.write_config(text).map(drop),
+        }
+    }
+
+    /// The size of the journal in bytes.
+    pub(super) fn journal_bytes(&self) -> u64 {
+        self.journal_len
+    }
+
+    fn append(&mut self, frame: &[u8]) -> io::Result<()> {
+        self.journal_file.write_all(frame)?;
         self.journal_file.sync_data()?;
         self.journal_len += frame.len() as u64;
         Ok(())
     }
 
-    pub(super) fn is_long(&self) -> bool {
-        self.journal_len > MAX_JOURNAL_BYTES
-    }
-
-    /// Replaces the journal by a compacted one that contains `groups`.
-    pub(super) fn replace<'a>(
-        &mut self,
-        groups: impl Iterator<Item = (&'a str, &'a SavedGroup)>,
-    ) -> io::Result<()> {
-        let bytes = journal::encode_journal(groups);
-        replace_atomically(&self.journal_path, &bytes)?;
+    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
+        replace_atomically(&self.journal_path, bytes)?;
         self.journal_file = OpenOptions::new().append(true).open(&self.journal_path)?;
         self.journal_len = bytes.len() as u64;
         Ok(())
@@ -123,34 +126,34 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use consensus::{GroupChange, Term};
+    use consensus::{GroupChange, GroupRecord, Term};
 
     use super::*;
 
-    fn vote_record(term: u64) -> GroupRecord {
+    fn vote_record(term: u64) -> FileWrite {
         let ballot = GroupChange::Ballot { term: Term(term), vote: 9, commit: 0 };
-        GroupRecord { group: "mymaster".into(), changes: vec![ballot] }
+        FileWrite::AppendJournal(vec![GroupRecord { group: "mymaster".into(), changes: vec![ballot] }])
     }
 
     #[test]
     fn votes_survive_a_restart_and_torn_writes_are_truncated() {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("sentinel.conf");
-        let (mut files, groups) = Files::open(config.clone()).unwrap();
-        assert!(groups.is_empty());
-        files.append(&[vote_record(1)]).unwrap();
-        files.append(&[vote_record(2)]).unwrap();
+        let (mut files, saved) = Files::open(config.clone()).unwrap();
+        assert!(saved.groups.is_empty());
+        files.write(&vote_record(1)).unwrap();
+        files.write(&vote_record(2)).unwrap();
         let journal = folder.path().join("sentinel.conf.raft");
         let whole = fs::read(&journal).unwrap();
         fs::write(&journal, &whole[..whole.len() - 1]).unwrap();
-        let (mut files, groups) = Files::open(config.clone()).unwrap();
-        assert_eq!(groups["mymaster"].term, Term(1));
-        files.append(&[vote_record(3)]).unwrap();
-        let (mut files, groups) = Files::open(config.clone()).unwrap();
-        assert_eq!(groups["mymaster"].term, Term(3));
-        files.replace(groups.iter().map(|(name, saved)| (name.as_str(), saved))).unwrap();
-        files.append(&[vote_record(4)]).unwrap();
-        assert_eq!(Files::open(config).unwrap().1["mymaster"].term, Term(4));
+        let (mut files, saved) = Files::open(config.clone()).unwrap();
+        assert_eq!(saved.groups["mymaster"].term, Term(1));
+        files.write(&vote_record(3)).unwrap();
+        let (mut files, saved) = Files::open(config.clone()).unwrap();
+        assert_eq!(saved.groups["mymaster"].term, Term(3));
+        files.write(&FileWrite::ReplaceJournal(saved.groups)).unwrap();
+        files.write(&vote_record(4)).unwrap();
+        assert_eq!(Files::open(config).unwrap().1.groups["mymaster"].term, Term(4));
     }
 
     #[test]
@@ -158,8 +161,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("sentinel.conf");
         let (mut files, _) = Files::open(config.clone()).unwrap();
-        files.append(&[vote_record(1)]).unwrap();
-        files.append(&[vote_record(2)]).unwrap();
+        files.write(&vote_record(1)).unwrap();
+        files.write(&vote_record(2)).unwrap();
         let journal = folder.path().join("sentinel.conf.raft");
         let mut bytes = fs::read(&journal).unwrap();
         bytes[20] ^= 1;

@@ -1,8 +1,8 @@
 //! The sentinel process: sockets, files and scripts around the state machine of the `sentinel` crate.
 //!
 //! One thread runs the state machine, because the load is small and order matters. Tasks read from sockets and send
-//! what they receive as [`ServerEvent`]s; [`running`] passes the events to the machine and executes its actions. Votes are
-//! written and synced before anything that depends on them is sent.
+//! what they receive as [`ServerEvent`]s; [`running`] passes the events to the machine and executes its actions. The
+//! machine orders them: a vote is an action only after its record is synced.
 //!
 //! | module | purpose |
 //! | --- | --- |
@@ -135,11 +135,11 @@ fn run_sentinel(
     log::log_startup("sentinel", own.global.port);
     crash::abort_on_panic(None);
     file_limit::raise_at_startup(&config);
-    let (files, groups) = Files::open(path)?;
+    let (files, journal) = Files::open(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     daemon::write_pid_file(&config);
     let pid_file = daemon::pid_file(&config);
-    let outcome = runtime.block_on(running::run(config, own, files, groups, engine, random_u64()?));
+    let outcome = runtime.block_on(running::run(config, own, (files, journal), engine, random_u64()?));
     runtime.shutdown_background();
     if let Some(pid_file) = pid_file {
         // The file may have been removed already.

@@ -1,13 +1,13 @@
 //! The event loop: passes events to the state machine and executes the resulting actions.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use config::{Config, ReplaceMethod, keys};
-use consensus::{GroupRecord, SavedGroup};
+use driver::Driver;
 use engine::{CommandOrigin, Engine, NodeFlags, Session};
 use net::dialer::Dialer;
 use net::listener;
@@ -15,8 +15,8 @@ use net::tls::{Tls, TlsPeers};
 use net::transport::SocketOptions;
 use process::{alarm, daemon};
 use sentinel::{
-    ClientId, EventLevel, JobId, JournalRecord, LinkId, ScriptOutcome, Sentinel, SentinelAction,
-    SentinelInput, SentinelOutput,
+    ClientCommand, ClientId, EventLevel, FileWrite, JobId, LinkId, RejectedScript, SavedJournal,
+    ScriptOutcome, Sentinel, SentinelAction, SentinelInput,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -32,19 +32,16 @@ use super::files::Files;
 use super::links::LinkHandle;
 use super::scripts;
 
-/// Maximum number of events in a batch. The actions of a batch are executed after a single sync of the journal.
+/// Maximum number of events in a batch. The actions of a batch are executed together, with one or two syncs.
 const BATCH: usize = 256;
 /// Capacity of the event queue. Senders wait while it is full.
 const QUEUE: usize = 4096;
-/// The reply to a change that could not be written to the configuration file.
-const UNWRITTEN: &[u8] = b"-ERR Failed to save config file. Check server logs.\r\n";
 
 /// Runs a sentinel until it is stopped by a signal or SHUTDOWN.
 pub(super) async fn run(
     config: Config,
     own: sentinel::SentinelConfig,
-    files: Files,
-    groups: BTreeMap<String, SavedGroup>,
+    (files, journal): (Files, SavedJournal),
     engine: Engine,
     seed: u64,
 ) -> Result<()> {
@@ -63,11 +60,11 @@ pub(super) async fn run(
         own.global.port = config.get(keys::TLS_PORT);
     }
     let began = std::time::Instant::now();
-    let mut out = SentinelOutput::default();
-    let sentinel = Sentinel::new(time_since(began), own, groups, seed, &mut out);
+    let mut out = Vec::new();
+    let sentinel = Sentinel::new(time_since(began), own, journal, seed, &mut out);
     let (parts, engine) = ((config, tls, files), (engine, names_default));
     let mut center = Center::new(sentinel, parts, engine, events, traffic, began);
-    center.keep_identity(&out.actions)?;
+    center.keep_identity(&mut out)?;
     center.carry_out(out);
     tracing::info!("Server initialized");
     tracing::info!("Ready to accept connections tcp");
@@ -111,15 +108,13 @@ async fn listen(
 }
 
 impl Center {
-    /// Fails if the state machine created a run id that could not be saved, because such an id must not be used.
-    fn keep_identity(&self, out: &[SentinelAction]) -> Result<()> {
-        let text = out.iter().rev().find_map(|action| match action {
-            SentinelAction::WriteConfig { text } => Some(text),
-            _ => None,
-        });
-        let Some(text) = text else { return Ok(()) };
+    /// Performs the first write. A new run id must not be used unless it has been saved.
+    fn keep_identity(&mut self, out: &mut Vec<SentinelAction>) -> Result<()> {
+        let first = out.iter().position(|action| matches!(action, SentinelAction::Write(_)));
+        let first = first.map(|at| out.remove(at));
+        let Some(SentinelAction::Write(FileWrite::Config(text))) = first else { return Ok(()) };
         let path = self.files.config_path().display();
-        let written = self.files.write_config(text);
+        let written = self.files.write_config(&text);
         let replaced = written.map_err(|error| {
             anyhow::anyhow!("Sentinel config file {path} is not writable: {error}. Exiting...")
         })?;
@@ -129,6 +124,8 @@ impl Center {
                  read-only): it is written in place"
             );
         }
+        let journal_bytes = self.files.journal_bytes();
+        self.sentinel.handle(self.now(), SentinelInput::Written { journal_bytes }, out);
         Ok(())
     }
 
@@ -163,7 +160,7 @@ impl Center {
             let bytes =
                 [&self.traffic.input, &self.traffic.output].map(|count| count.load(Ordering::Relaxed));
             self.pace.take(std::time::Instant::now(), [self.commands, bytes[0], bytes[1]]);
-            let mut out = SentinelOutput::default();
+            let mut out = Vec::new();
             for event in batch.drain(..) {
                 self.take(event, &mut out);
             }
@@ -185,7 +182,7 @@ impl Center {
         self.links.get(&link).is_some_and(|handle| handle.life == life)
     }
 
-    fn take(&mut self, event: ServerEvent, out: &mut SentinelOutput) {
+    fn take(&mut self, event: ServerEvent, out: &mut Vec<SentinelAction>) {
         let input = match event {
             ServerEvent::LinkUp { link, life, local_ip } if self.is_current(link, life) => {
                 SentinelInput::Connected { link, local_ip }
@@ -217,7 +214,7 @@ impl Center {
                 return;
             }
             ServerEvent::ClientClosed { client } => {
-                self.forget(client);
+                self.forget(client, out);
                 return;
             }
             ServerEvent::Flush(done) => {
@@ -234,13 +231,14 @@ impl Center {
         self.sentinel.handle(self.now(), input, out);
     }
 
-    fn forget(&mut self, id: u64) {
+    fn forget(&mut self, id: u64, out: &mut Vec<SentinelAction>) {
         if let Some(client) = self.clients.remove(&id) {
             self.engine.clients.disconnect(client.session.id());
         }
+        self.sentinel.handle(self.now(), SentinelInput::ClientClosed { client: ClientId(id) }, out);
     }
 
-    fn on_request(&mut self, id: u64, args: Vec<Vec<u8>>, out: &mut SentinelOutput) {
+    fn on_request(&mut self, id: u64, args: Vec<Vec<u8>>, out: &mut Vec<SentinelAction>) {
         let Some(mut client) = self.clients.remove(&id) else { return };
         let stays = match () {
             () if args.is_empty() || client.session.is_closing() => true,
@@ -249,35 +247,31 @@ impl Center {
         };
         self.clients.insert(id, client);
         if !stays {
-            self.forget(id);
+            self.forget(id, out);
         }
-        self.drop_killed();
+        self.drop_killed(out);
         if std::mem::take(&mut self.users_changed) {
             let required = self.config.get(keys::REQUIREPASS).unwrap_or_default();
             let lines = access::lines(&self.engine, &required, self.names_default);
-            self.sentinel.store_users(lines, out);
+            self.sentinel.handle(self.now(), SentinelInput::UsersChanged { lines }, out);
         }
     }
 
     /// Executes or defers a request. Returns false if the client has exceeded the limit for deferred requests.
-    fn serve(&mut self, id: u64, client: &mut Client, args: Vec<Vec<u8>>, out: &mut SentinelOutput) -> bool {
-        let reply = |reply| SentinelAction::Reply { client: ClientId(id), after: 0, is_kept: false, reply };
+    fn serve(
+        &mut self,
+        id: u64,
+        client: &mut Client,
+        args: Vec<Vec<u8>>,
+        out: &mut Vec<SentinelAction>,
+    ) -> bool {
         let muted = client.begin_muted();
-        let answered = out.actions.len();
         match commands::answer(self, client, &args) {
-            // This reply goes through the same queue as those of the state machine, so that replies keep their order.
-            CommandReply::Reply(bytes) if !muted => out.actions.push(reply(bytes)),
+            CommandReply::Reply(bytes) if !muted => self.sentinel.send_reply(ClientId(id), bytes, out),
             CommandReply::Reply(_) => {}
             CommandReply::Engine(bytes) if bytes.is_empty() => {}
-            CommandReply::Engine(bytes) => out.actions.push(reply(bytes)),
-            CommandReply::FromMachine => {
-                self.ask_machine(id, client, args, out);
-                if muted {
-                    let unwanted = |action: &SentinelAction| matches!(action, SentinelAction::Reply { .. });
-                    let actions = out.actions.split_off(answered);
-                    out.actions.extend(actions.into_iter().filter(|action| !unwanted(action)));
-                }
-            }
+            CommandReply::Engine(bytes) => self.sentinel.send_reply(ClientId(id), bytes, out),
+            CommandReply::FromMachine => self.ask_machine((!muted).then_some(id), client, args, out),
             CommandReply::RetryAfterPause => {
                 client.unmute();
                 return client.defer(args);
@@ -287,50 +281,34 @@ impl Center {
         client.end_muted();
         self.commands += 1;
         if client.session.is_closing() {
-            // An empty reply closes the connection.
-            out.actions.push(reply(Vec::new()));
+            self.sentinel.close_client(ClientId(id), out);
         }
         true
     }
 
-    fn ask_machine(&mut self, id: u64, client: &Client, mut args: Vec<Vec<u8>>, out: &mut SentinelOutput) {
+    /// Passes a command to the machine. `id` is the client, unless it wants no reply.
+    fn ask_machine(
+        &mut self,
+        id: Option<u64>,
+        client: &Client,
+        args: Vec<Vec<u8>>,
+        out: &mut Vec<SentinelAction>,
+    ) {
         let scripts = self.sentinel.scripts_to_set(&args);
-        let objection = |(at, option, path): &(usize, &'static str, String)| {
-            scripts::objection(option, path).map(|objection| (*at, objection))
-        };
-        let objection = scripts.iter().find_map(objection);
-        let (now, protocol, client) = (self.now(), client.session.protocol(), ClientId(id));
-        let Some((at, objection)) = objection else {
-            return self.sentinel.handle(now, SentinelInput::Command { client, protocol, args }, out);
-        };
-        // As in Redis, the options before the invalid one are applied unless one of them is invalid as well.
-        let refusal = format!("-ERR {objection}\r\n").into_bytes();
-        args.truncate(at);
-        if args.len() == 3 {
-            return out.actions.push(SentinelAction::Reply {
-                client,
-                after: 0,
-                is_kept: false,
-                reply: refusal,
-            });
-        }
-        let begin = out.actions.len();
-        self.sentinel.handle(now, SentinelInput::Command { client, protocol, args }, out);
-        for action in &mut out.actions[begin..] {
-            match action {
-                SentinelAction::Reply { reply, .. } if reply.starts_with(b"+OK") => {
-                    reply.clone_from(&refusal);
-                }
-                _ => {}
-            }
-        }
+        let rejected_script = scripts.iter().find_map(|(at, option, path)| {
+            let error = scripts::objection(option, path)?.to_owned();
+            Some(RejectedScript { at: *at, error })
+        });
+        let (protocol, client) = (client.session.protocol(), id.map(ClientId));
+        let command = SentinelInput::Command(ClientCommand { client, protocol, args, rejected_script });
+        self.sentinel.handle(self.now(), command, out);
     }
 
     /// Closes connections that CLIENT KILL has marked.
-    fn drop_killed(&mut self) {
+    fn drop_killed(&mut self, out: &mut Vec<SentinelAction>) {
         let killed = |(&id, client): (&u64, &Client)| client.session.client().is_killed().then_some(id);
         let gone: Vec<u64> = self.clients.iter().filter_map(killed).collect();
-        gone.into_iter().for_each(|id| self.forget(id));
+        gone.into_iter().for_each(|id| self.forget(id, out));
     }
 
     /// Returns the time until the current pause ends; `None` if there is no pause.
@@ -340,7 +318,7 @@ impl Center {
     }
 
     /// Executes the deferred requests after the end of a pause.
-    fn resume(&mut self, out: &mut SentinelOutput) {
+    fn resume(&mut self, out: &mut Vec<SentinelAction>) {
         self.engine.pauses.end_expired(&self.engine.settings, process::time::now());
         let all = self.engine.settings.node_flags().contains(NodeFlags::ALL_PAUSED);
         let waiting = |(&id, client): (&u64, &Client)| client.has_deferred().then_some(id);
@@ -353,34 +331,46 @@ impl Center {
         }
     }
 
-    fn carry_out(&mut self, out: SentinelOutput) {
-        self.persist(out.records);
-        out.actions.into_iter().for_each(|action| self.act(action));
+    fn carry_out(&mut self, actions: Vec<SentinelAction>) {
+        let mut actions: VecDeque<SentinelAction> = actions.into();
+        while let Some(action) = actions.pop_front() {
+            let mut more = Vec::new();
+            self.act(action, &mut more);
+            actions.extend(more);
+        }
     }
 
-    /// Writes records to the journal. If this fails, everything that depends on the records stays unsent, so to other
-    /// sentinels this one appears unresponsive.
-    fn persist(&mut self, records: Vec<JournalRecord>) {
-        let Some(&JournalRecord { number: newest, .. }) = records.last() else { return };
+    /// Writes to a file and returns the result for the machine.
+    fn write(&mut self, write: &FileWrite) -> SentinelInput {
         self.was_blocked_by_disk = true;
-        let records: Vec<GroupRecord> =
-            records.into_iter().map(|JournalRecord { record, .. }| record).collect();
-        // After a failed append the end of the file is unknown and records may be missing, so the journal is rewritten
-        // completely.
-        let complete = self.synced + records.len() as u64 == newest;
-        let appended = complete && !self.files.is_long() && self.files.append(&records).is_ok();
-        if appended {
-            self.synced = newest;
-            return;
+        match (self.files.write(write), write) {
+            (Ok(()), FileWrite::Config(_)) => tracing::info!("Sentinel new configuration saved on disk"),
+            (Ok(()), FileWrite::AppendJournal(_) | FileWrite::ReplaceJournal(_)) => {}
+            (Err(error), FileWrite::Config(_)) => {
+                tracing::warn!(
+                    "WARNING: Sentinel was not able to save the new configuration on disk!!!: {error}"
+                );
+                return SentinelInput::WriteFailed;
+            }
+            (Err(error), FileWrite::AppendJournal(_)) => {
+                tracing::warn!("the journal cannot be appended to: {error}; it is replaced");
+                return SentinelInput::WriteFailed;
+            }
+            (Err(error), FileWrite::ReplaceJournal(_)) => {
+                tracing::error!("the journal cannot be written: {error}; votes are held back");
+                return SentinelInput::WriteFailed;
+            }
         }
-        match self.files.replace(self.sentinel.journal()) {
-            Ok(()) => self.synced = newest,
-            Err(error) => tracing::error!("the journal cannot be written: {error}; votes are held back"),
-        }
+        SentinelInput::Written { journal_bytes: self.files.journal_bytes() }
     }
 
-    fn act(&mut self, action: SentinelAction) {
+    /// Performs an action. `out` receives the actions that follow from its result.
+    fn act(&mut self, action: SentinelAction, out: &mut Vec<SentinelAction>) {
         match action {
+            SentinelAction::Write(write) => {
+                let result = self.write(&write);
+                self.sentinel.handle(self.now(), result, out);
+            }
             SentinelAction::Connect { link, addr, .. } => {
                 self.lives += 1;
                 let dialer = Dialer::with_link_tls(&self.config, &self.tls, keys::TLS_REPLICATION);
@@ -388,27 +378,20 @@ impl Center {
                 self.links.insert(link, handle);
             }
             SentinelAction::Close(link) => drop(self.links.remove(&link)),
-            SentinelAction::Send { after, .. } | SentinelAction::Reply { after, .. }
-                if after > self.synced => {}
-            SentinelAction::Send { link, request, .. } => {
+            SentinelAction::Send { link, request } => {
                 if let Some(handle) = self.links.get(&link) {
                     handle.send(&request);
                 }
             }
-            SentinelAction::Reply { client, is_kept, mut reply, .. } => {
-                if is_kept && !self.config_is_written && reply.starts_with(b"+OK") {
-                    reply = UNWRITTEN.to_vec();
-                }
+            SentinelAction::Reply { client, reply } => {
                 self.traffic.errors.fetch_add(u64::from(reply.starts_with(b"-")), Ordering::Relaxed);
-                let gone = self.clients.get(&client.0).is_some_and(|client| !client.output.push(reply));
-                if gone {
-                    self.clients.remove(&client.0);
-                }
+                self.push_to_client(client, reply);
             }
+            // An empty reply closes the connection.
+            SentinelAction::CloseClient(client) => self.push_to_client(client, Vec::new()),
             SentinelAction::Publish { channel, payload } => {
                 self.clients.retain(|_, client| client.deliver(&channel, &payload));
             }
-            SentinelAction::WriteConfig { text } => self.write_config(&text),
             SentinelAction::Log { level, text } => match level {
                 EventLevel::Debug => tracing::trace!("{text}"),
                 EventLevel::Verbose => tracing::debug!("{text}"),
@@ -428,15 +411,10 @@ impl Center {
         }
     }
 
-    fn write_config(&mut self, text: &[u8]) {
-        self.was_blocked_by_disk = true;
-        let written = self.files.write_config(text);
-        self.config_is_written = written.is_ok();
-        match written {
-            Ok(_) => tracing::info!("Sentinel new configuration saved on disk"),
-            Err(error) => tracing::warn!(
-                "WARNING: Sentinel was not able to save the new configuration on disk!!!: {error}"
-            ),
+    fn push_to_client(&mut self, client: ClientId, reply: Vec<u8>) {
+        let gone = self.clients.get(&client.0).is_some_and(|client| !client.output.push(reply));
+        if gone {
+            self.clients.remove(&client.0);
         }
     }
 

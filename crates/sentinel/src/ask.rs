@@ -14,6 +14,7 @@ use crate::instance::Peer;
 use crate::link::PendingReply;
 use crate::master::Master;
 use crate::shared::Context;
+use crate::writes::Condition;
 
 /// Query interval while a failure is urgent.
 const ASK_URGENT: std::time::Duration = std::time::Duration::from_millis(50);
@@ -51,7 +52,7 @@ impl Master {
         for (run_id, link) in ask {
             let request = self.ask_request(cx, cx.shared.epoch, "*");
             let pending = PendingReply::Ask(self.name.clone(), self.myself.addr.clone(), run_id.clone());
-            if cx.send_after(0, link, pending, request) {
+            if cx.send_after(Condition::Nothing, link, pending, request) {
                 let peer = self.peers.get_mut(&run_id).expect("just listed");
                 peer.asked = Some(cx.now);
             }
@@ -96,24 +97,23 @@ impl Master {
     }
 
     /// Handles a query of another sentinel, which requests a vote in `epoch` if it has a run id. Returns whether the
-    /// master is down, the candidate and epoch of this sentinel's vote, and the journal record that must be durable
-    /// before the reply leaves.
+    /// master is down, the candidate and epoch of this sentinel's vote, and what must be on disk before the reply leaves.
     pub(crate) fn answer(
         &mut self,
         cx: &mut Context<'_>,
         epoch: u64,
         run_id: Option<&RunId>,
-    ) -> (bool, Option<RunId>, u64, u64) {
+    ) -> (bool, Option<RunId>, u64, Condition) {
         let down = cx.shared.tilt.is_none() && self.myself.sdown.is_some();
-        let Some(run_id) = run_id else { return (down, None, 0, 0) };
+        let Some(run_id) = run_id else { return (down, None, 0, Condition::Nothing) };
         let mut wants = Vec::new();
         let (record, term, vote) = self.group.vote_for(cx.now, run_id.peer(), Term(epoch), &mut wants);
         self.carry_out(cx, wants, Some(run_id));
-        let after = self.record(record);
+        let condition = self.condition(record);
         match vote.and_then(|vote| self.run_id_of(cx, vote, Some(run_id))) {
-            Some(leader) => (down, Some(leader), term.0, after),
+            Some(leader) => (down, Some(leader), term.0, condition),
             // Without a vote in this epoch, the last vote is reported.
-            None => (down, self.leader.clone(), self.leader_epoch, after),
+            None => (down, self.leader.clone(), self.leader_epoch, condition),
         }
     }
 

@@ -1,13 +1,14 @@
 //! The table of commands that the sentinel implements, and their dispatch.
 
 use clock::Instant;
-use resp::{Protocol, Writer};
+use resp::Writer;
 
 use crate::event::EventLevel;
 use crate::hello::{HELLO_CHANNEL, Hello};
-use crate::machine::{ClientId, Sentinel, SentinelAction, SentinelOutput};
+use crate::machine::{ClientCommand, RejectedScript, Sentinel, SentinelAction};
 use crate::master::Master;
 use crate::shared::Context;
+use crate::writes::{Condition, StepOutput};
 
 mod describe;
 mod masters;
@@ -22,11 +23,10 @@ struct CommandCall<'a> {
     /// The arguments after the subcommand.
     args: &'a [&'a [u8]],
     reply: Writer<'a>,
-    out: &'a mut SentinelOutput,
-    /// The journal record that must be durable before the reply leaves.
-    after: u64,
-    /// Whether the reply confirms that the configuration was saved, so that it becomes an error if saving fails.
-    is_kept: bool,
+    out: &'a mut StepOutput,
+    /// What must be on disk before the reply leaves.
+    condition: Condition,
+    rejected_script: Option<RejectedScript>,
 }
 
 impl CommandCall<'_> {
@@ -150,20 +150,15 @@ pub fn subcommands() -> impl Iterator<Item = &'static str> {
 
 impl Sentinel {
     /// Executes a client command and replies to the client.
-    pub(crate) fn on_command(
-        &mut self,
-        now: Instant,
-        client: ClientId,
-        protocol: Protocol,
-        args: &[Vec<u8>],
-        out: &mut SentinelOutput,
-    ) {
+    pub(crate) fn on_command(&mut self, now: Instant, command: ClientCommand, out: &mut StepOutput) {
+        let ClientCommand { client, protocol, args, rejected_script } = command;
         let mut reply = Vec::new();
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let rest = words.get(1..).unwrap_or(&[]);
         let reply_to = Writer::new(&mut reply, protocol);
+        let condition = Condition::Nothing;
         let mut call =
-            CommandCall { sentinel: self, now, args: rest, reply: reply_to, out, after: 0, is_kept: false };
+            CommandCall { sentinel: self, now, args: rest, reply: reply_to, out, condition, rejected_script };
         match words.first().map(|word| word.to_ascii_lowercase()).as_deref() {
             Some(b"sentinel") => run_subcommand(&mut call),
             Some(b"publish") if words.len() == 3 => publish(&mut call),
@@ -172,8 +167,10 @@ impl Sentinel {
             Some(b"role") => call.reply.error("ERR wrong number of arguments for 'role' command"),
             _ => call.reply.error("ERR unknown command"),
         }
-        let CommandCall { after, is_kept, .. } = call;
-        out.push(SentinelAction::Reply { client, after, is_kept, reply });
+        let condition = call.condition;
+        if let Some(client) = client {
+            out.push_after(condition, SentinelAction::Reply { client, reply });
+        }
     }
 
     /// Returns the `Sentinel` section of INFO.
@@ -229,10 +226,12 @@ fn role(call: &mut CommandCall<'_>) {
     }
 }
 
-/// Writes the configuration file at once, so that SENTINEL SET and MONITOR are durable before they are answered.
-fn write_now(call: &mut CommandCall<'_>) {
+/// Writes the configuration file at once and replies with OK when it is written, so that SENTINEL SET and MONITOR are
+/// durable before they are answered.
+fn save_and_confirm(call: &mut CommandCall<'_>) {
     call.sentinel.write_config(call.out);
-    call.is_kept = true;
+    call.condition = Condition::Config;
+    call.reply.ok();
 }
 
 fn announce_set(master: &Master, cx: &mut Context<'_>, option: &str, value: &str) {

@@ -9,6 +9,7 @@ use crate::link::PendingReply;
 use crate::master::Master;
 use crate::record::Switch;
 use crate::shared::Context;
+use crate::writes::Condition;
 
 /// Number of remembered records; actions of the group wait for one of the last two.
 const REMEMBERED: usize = 8;
@@ -65,27 +66,27 @@ impl Master {
         }
     }
 
-    /// The journal number of the record with this number in the group.
-    pub(crate) fn record(&self, number: RecordNumber) -> u64 {
+    /// The condition that a record of the group is in the journal.
+    pub(crate) fn condition(&self, number: RecordNumber) -> Condition {
         let known = self.synced.iter().rev().find(|(theirs, _)| *theirs <= number.0);
-        known.map_or(0, |(_, ours)| *ours)
+        Condition::Record(known.map_or(0, |(_, ours)| *ours))
     }
 
     fn send_to_peer(&mut self, cx: &mut Context<'_>, after: RecordNumber, to: PeerId, message: Vec<u8>) {
-        let after = self.record(after);
+        let condition = self.condition(after);
         let Some(link) = self.peer_of(to).and_then(|peer| peer.link) else { return };
         let words = [b"SENTINEL".to_vec(), b"RAFT".to_vec(), self.name.clone().into_bytes(), message];
-        cx.send_after(after, link, PendingReply::Plain, words.to_vec());
+        cx.send_after(condition, link, PendingReply::Plain, words.to_vec());
     }
 
     /// Requests the vote of a Redis sentinel in its protocol.
     fn ask_vote(&mut self, cx: &mut Context<'_>, after: RecordNumber, to: PeerId, term: Term) {
-        let after = self.record(after);
+        let condition = self.condition(after);
         let Some(peer) = self.peer_of(to) else { return };
         let (Some(link), run_id) = (peer.link, peer.run_id.clone()) else { return };
         let request = self.ask_request(cx, term.0, cx.shared.me.as_str());
         let pending = PendingReply::Ask(self.name.clone(), self.myself.addr.clone(), run_id);
-        cx.send_after(after, link, pending, request);
+        cx.send_after(condition, link, pending, request);
     }
 
     /// Publishes events for new terms and votes as soon as their records are on the way to the disk.

@@ -1,8 +1,9 @@
 //! Redis Sentinel as a sans-IO state machine: monitoring, agreement on failures, leader election and failover.
 //!
 //! [`Sentinel`] is one sentinel process without its sockets and files. The caller reports received data, broken
-//! connections and the time ([`SentinelInput`]); the machine returns what to connect, send, write and publish
-//! ([`SentinelAction`]). It implements the client protocol, the configuration file, the events and the inter-sentinel
+//! connections, finished writes and the time ([`SentinelInput`]); the machine returns what to connect, send, write and
+//! publish ([`SentinelAction`]). `writes` orders the writes and holds back what depends on them, so the server and the
+//! simulator only perform actions. It implements the client protocol, the configuration file, the events and the inter-sentinel
 //! commands of Redis Sentinel. It can therefore monitor Redis, Valkey and Redoubt servers and run beside Redis
 //! sentinels.
 //!
@@ -52,6 +53,7 @@ mod settings;
 mod shared;
 mod switch;
 mod transactions;
+mod writes;
 
 pub use addr::{Addr, RunId};
 pub use command::subcommands;
@@ -60,7 +62,8 @@ pub use event::EventLevel;
 pub use hello::HELLO_CHANNEL;
 pub use link::{LinkId, LinkKind};
 pub use machine::{
-    ClientId, JournalRecord, MasterStatus, Sentinel, SentinelAction, SentinelInput, SentinelOutput,
+    ClientCommand, ClientId, FileWrite, MasterStatus, RejectedScript, SavedJournal, Sentinel, SentinelAction,
+    SentinelInput,
 };
 pub use script::{JobId, ScriptOutcome};
 pub use settings::{GlobalSettings, MasterSettings};

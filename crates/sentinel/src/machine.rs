@@ -6,6 +6,7 @@ use std::time::Duration;
 use ::config::LogLevel;
 use clock::Instant;
 use consensus::{GroupRecord, SavedGroup};
+use driver::Driver;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use resp::{Protocol, Value};
@@ -19,7 +20,8 @@ use crate::master::Master;
 use crate::scheduler::Scheduler;
 use crate::script::{JobId, ScriptOutcome, Scripts};
 use crate::settings::Timing;
-use crate::shared::{Context, SharedState};
+use crate::shared::{ConfigChange, Context, SharedState};
+use crate::writes::{Condition, FileWrites, StepOutput};
 
 /// How often a master with a problem is processed, and how often one with an urgent failure is. A healthy master is
 /// processed only when something is due.
@@ -27,10 +29,6 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 pub(crate) const URGENT: Duration = Duration::from_millis(10);
 /// Work that is due within this time is done together with due work, which reduces the number of wakeups.
 pub(crate) const TIMER_SLACK: Duration = Duration::from_millis(50);
-/// Maximum delay before a changed configuration is written. Votes and switches do not depend on it, because they are in
-/// the journal.
-const WRITE_DELAY: Duration = Duration::from_millis(100);
-
 /// The id of a client connection, chosen by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
@@ -38,7 +36,7 @@ pub struct ClientId(pub u64);
 /// An event reported by the caller.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SentinelInput {
-    /// The time returned by [`Sentinel::next_deadline`] has come.
+    /// The time returned by [`Driver::next_deadline`] has come.
     Deadline,
     /// A link requested with [`SentinelAction::Connect`] was established.
     Connected {
@@ -66,15 +64,25 @@ pub enum SentinelInput {
         /// The reply or, on a hello link, the Pub/Sub message.
         value: Value,
     },
-    /// A client command: SENTINEL, PUBLISH, ROLE, or INFO for the sentinel section.
-    Command {
-        /// The client connection that gets the reply.
+    /// A client sent a command.
+    Command(ClientCommand),
+    /// A client connection closed.
+    ClientClosed {
+        /// The client connection.
         client: ClientId,
-        /// The protocol version for the reply.
-        protocol: Protocol,
-        /// The command name, followed by its arguments.
-        args: Vec<Vec<u8>>,
     },
+    /// The users changed. These are their lines for the configuration file, split into the words after `user`.
+    UsersChanged {
+        /// The lines.
+        lines: Vec<Vec<Vec<u8>>>,
+    },
+    /// The [`SentinelAction::Write`] under way is done, and what it wrote is synced.
+    Written {
+        /// The size of the journal.
+        journal_bytes: u64,
+    },
+    /// The [`SentinelAction::Write`] under way failed. A part of it may have been written.
+    WriteFailed,
     /// The resolver has found an address for a hostname.
     Resolved {
         /// The hostname from [`SentinelAction::Resolve`].
@@ -91,33 +99,41 @@ pub enum SentinelInput {
     },
 }
 
-/// The output of a step: journal records to write and actions to execute. Actions that depend on a record name its
-/// number, so no order between the two lists is needed.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct SentinelOutput {
-    /// Records to append to the journal in this order and to sync.
-    pub records: Vec<JournalRecord>,
-    /// Actions to execute in this order.
-    pub actions: Vec<SentinelAction>,
+/// A client command: SENTINEL, PUBLISH, ROLE, or INFO for the sentinel section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCommand {
+    /// The client connection, unless no reply is wanted.
+    pub client: Option<ClientId>,
+    /// The protocol version for the reply.
+    pub protocol: Protocol,
+    /// The command with its arguments.
+    pub args: Vec<Vec<u8>>,
+    /// The first option of SENTINEL SET whose script cannot be executed ([`Sentinel::scripts_to_set`]).
+    pub rejected_script: Option<RejectedScript>,
 }
 
-impl SentinelOutput {
-    pub(crate) fn push(&mut self, action: SentinelAction) {
-        self.actions.push(action);
-    }
+/// An option of SENTINEL SET that is rejected, because the process cannot execute its script. As in Redis, the options
+/// before it are applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RejectedScript {
+    /// The index of the option in the arguments.
+    pub at: usize,
+    /// The error for the client.
+    pub error: String,
 }
 
-/// A journal record that actions can wait for.
+/// A write to the files, to be synced before [`SentinelInput::Written`]. Only one is under way at a time.
 #[derive(Debug, Clone, PartialEq)]
-pub struct JournalRecord {
-    /// The number by which actions refer to the record; it increases by one per record.
-    pub number: u64,
-    /// The state of a consensus group that must survive a restart.
-    pub record: GroupRecord,
+pub enum FileWrite {
+    /// Append these records to the journal as one frame.
+    AppendJournal(Vec<GroupRecord>),
+    /// Replace the journal by one with this content.
+    ReplaceJournal(BTreeMap<String, SavedGroup>),
+    /// Atomically replace the configuration file by this text.
+    Config(Vec<u8>),
 }
 
-/// An action for the caller. `after` is the number of the [`JournalRecord`] that must be durable first; zero means
-/// none.
+/// An action for the caller. None of them waits for the disk: a vote appears here only after its record is synced.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SentinelAction {
     /// Open a link, and report the result with [`SentinelInput::Connected`] or [`SentinelInput::ConnectFailed`].
@@ -135,28 +151,21 @@ pub enum SentinelAction {
     Send {
         /// An established command or hello link.
         link: LinkId,
-        /// The record that must be durable first.
-        after: u64,
         /// The command with its arguments, not yet encoded.
         request: Vec<Vec<u8>>,
     },
-    /// Atomically replace the configuration file, so that a crash leaves the old or the new file.
-    WriteConfig {
-        /// The complete new content of the file.
-        text: Vec<u8>,
-    },
+    /// Write to a file, then send [`SentinelInput::Written`] or [`SentinelInput::WriteFailed`]. The actions after it do
+    /// not wait for that.
+    Write(FileWrite),
     /// Send the reply to a client command.
     Reply {
         /// The client connection that sent the command.
         client: ClientId,
-        /// The record that must be durable first.
-        after: u64,
-        /// Whether the reply confirms that the configuration was saved, so that it must be replaced by an error if
-        /// writing failed.
-        is_kept: bool,
         /// The reply, already encoded in the client's protocol version.
         reply: Vec<u8>,
     },
+    /// Close a client connection after the replies before.
+    CloseClient(ClientId),
     /// Publish an event or a hello message to subscribed clients.
     Publish {
         /// The name of the event, or [`HELLO_CHANNEL`].
@@ -216,11 +225,25 @@ pub struct MasterStatus {
     pub by_operator: bool,
 }
 
+/// The journal as found at the start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SavedJournal {
+    /// The state of each group.
+    pub groups: BTreeMap<String, SavedGroup>,
+    /// Its size.
+    pub bytes: u64,
+}
+
 /// The state machine of one sentinel.
+///
+/// The caller uses it as a [`Driver`] after [`Sentinel::new`]. Files are written one write after another, and the result
+/// of each is an event. An action that promises something (a vote, a promotion, the reply to a changed setting) is
+/// returned by the call that reports that the promise is on disk, so no action has to wait.
 pub struct Sentinel {
     pub(crate) masters: BTreeMap<String, Master>,
     pub(crate) shared: SharedState,
     config: SentinelConfig,
+    writes: FileWrites,
     /// When the next tick begins, at which all due rounds run.
     next_tick: Instant,
     last_seen: Instant,
@@ -232,20 +255,47 @@ impl std::fmt::Debug for Sentinel {
     }
 }
 
+impl Driver for Sentinel {
+    type Event = SentinelInput;
+    /// None of them waits for the disk.
+    type Actions = Vec<SentinelAction>;
+
+    fn handle(&mut self, now: Instant, input: SentinelInput, out: &mut Vec<SentinelAction>) {
+        let mut step = StepOutput::default();
+        self.detect_clock_jump(now, &mut step);
+        match input {
+            SentinelInput::Written { journal_bytes } => self.writes.on_written(journal_bytes, out),
+            SentinelInput::WriteFailed => self.writes.on_failed(now, out),
+            input => self.process(now, input, &mut step),
+        }
+        self.drop_unused_links(&mut step);
+        if self.shared.config_change == ConfigChange::Urgent {
+            self.write_config(&mut step);
+        }
+        self.finish_step(now, step, out);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let alarm = self.shared.scheduler.alarms.first();
+        alarm.into_iter().chain(self.writes.next_deadline()).chain([self.next_tick]).min()
+    }
+}
+
 impl Sentinel {
-    /// Restores a sentinel from its configuration file and journal. The first actions write the file back, including
-    /// the run id of a new sentinel.
+    /// Restores a sentinel from its configuration file and journal. The first action writes the file back, including
+    /// the run id of a new sentinel, which must not be used before.
     #[must_use]
     pub fn new(
         now: Instant,
         config: SentinelConfig,
-        mut journal: BTreeMap<String, SavedGroup>,
+        journal: SavedJournal,
         seed: u64,
-        out: &mut SentinelOutput,
+        out: &mut Vec<SentinelAction>,
     ) -> Self {
+        let SavedJournal { mut groups, bytes } = journal;
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let fresh = RunId::from_random(rng.random());
-        let newest = journal.values().map(|saved| saved.term.0).max().unwrap_or(0);
+        let newest = groups.values().map(|saved| saved.term.0).max().unwrap_or(0);
         let shared = SharedState {
             me: config.myid.clone().unwrap_or(fresh),
             global: config.global.clone(),
@@ -258,7 +308,7 @@ impl Sentinel {
             tilts: 0,
             scripts: Scripts::default(),
             recorder: crate::failover_log::FailoverRecorder::default(),
-            unwritten: Some(now),
+            config_change: ConfigChange::None,
             records: 0,
             resolved: BTreeMap::new(),
             crash_after_election: false,
@@ -266,18 +316,23 @@ impl Sentinel {
             rng,
         };
         let masters = BTreeMap::new();
-        let mut sentinel = Self { masters, shared, config, next_tick: now, last_seen: now };
+        let writes = FileWrites::new(bytes);
+        let mut sentinel = Self { masters, shared, config, writes, next_tick: now, last_seen: now };
         let me = sentinel.shared.me.to_string();
         let known = std::mem::take(&mut sentinel.config.masters);
-        let mut cx = Context { now, shared: &mut sentinel.shared, out };
+        let mut step = StepOutput::default();
+        let mut cx = Context { now, shared: &mut sentinel.shared, out: &mut step };
         cx.log(EventLevel::Notice, format!("Sentinel ID is {me}"));
         for known in known {
-            let saved = journal.remove(&known.name).unwrap_or_default();
+            let saved = groups.remove(&known.name).unwrap_or_default();
             let master = Master::new(&mut cx, &known, saved);
             cx.resolve(&known.addr.host);
             sentinel.masters.insert(known.name, master);
         }
-        sentinel.write_config(out);
+        sentinel.write_config(&mut step);
+        let first = StepOutput { config: step.config.take(), ..StepOutput::default() };
+        sentinel.finish_step(now, first, out);
+        sentinel.finish_step(now, step, out);
         sentinel
     }
 
@@ -293,54 +348,65 @@ impl Sentinel {
         self.shared.global.port
     }
 
-    /// The persistent state of all groups, for compacting the journal.
-    pub fn journal(&self) -> impl Iterator<Item = (&str, &SavedGroup)> {
-        self.masters.iter().map(|(name, master)| (name.as_str(), master.group.saved_state()))
-    }
-
-    /// When to feed [`SentinelInput::Deadline`] unless another input comes first.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Instant> {
-        self.shared.scheduler.alarms.first().into_iter().chain([self.next_tick]).min()
-    }
-
-    /// Processes one event and appends the resulting records and actions.
-    pub fn handle(&mut self, now: Instant, input: SentinelInput, out: &mut SentinelOutput) {
-        self.detect_clock_jump(now, out);
-        let cx = Context { now, shared: &mut self.shared, out };
+    fn process(&mut self, now: Instant, input: SentinelInput, out: &mut StepOutput) {
         match input {
             SentinelInput::Deadline => self.on_deadline(now, out),
             SentinelInput::Connected { link, local_ip } => self.on_connected(now, link, local_ip, out),
             SentinelInput::ConnectFailed { link, refused } => {
-                if let Some(state) = cx.shared.links.find(link) {
+                self.writes.forget_link(link);
+                if let Some(state) = self.shared.links.find(link) {
                     state.on_down(now, refused);
                 }
             }
-            SentinelInput::Disconnected { link } => self.on_disconnected(now, link, out),
+            SentinelInput::Disconnected { link } => {
+                self.writes.forget_link(link);
+                self.on_disconnected(now, link, out);
+            }
             SentinelInput::Reply { link, value } => self.on_reply(now, link, &value, out),
-            SentinelInput::Command { client, protocol, args } => {
-                self.on_command(now, client, protocol, &args, out);
+            SentinelInput::Command(command) => self.on_command(now, command, out),
+            SentinelInput::ClientClosed { client } => self.writes.forget_client(client),
+            SentinelInput::UsersChanged { lines } => {
+                self.config.users = lines;
+                self.write_config(out);
             }
             SentinelInput::Resolved { host, ip } => {
                 if host != ip {
-                    cx.shared.resolved.insert(host, ip);
+                    self.shared.resolved.insert(host, ip);
                     self.schedule_all_rounds();
                 }
             }
             SentinelInput::ScriptDone { job, outcome } => {
-                let SharedState { scripts, timing, .. } = cx.shared;
+                let SharedState { scripts, timing, .. } = &mut self.shared;
                 scripts.on_done(now, timing, job, outcome);
             }
+            SentinelInput::Written { .. } | SentinelInput::WriteFailed => {}
         }
-        self.drop_unused_links(out);
-        if self.shared.unwritten == Some(Instant::ORIGIN) {
-            self.write_config(out);
-        }
+    }
+
+    /// Holds back the actions that wait for a write, and begins the next write.
+    fn finish_step(&mut self, now: Instant, step: StepOutput, out: &mut Vec<SentinelAction>) {
+        self.writes.admit(step, out);
+        let Self { masters, writes, .. } = self;
+        writes.begin_write(
+            now,
+            masters.iter().map(|(name, master)| (name.as_str(), master.group.saved_state())),
+            out,
+        );
+    }
+
+    /// Sends a reply that the process made itself, after the earlier replies to this client.
+    pub fn send_reply(&mut self, client: ClientId, reply: Vec<u8>, out: &mut Vec<SentinelAction>) {
+        self.writes.admit_unconditional(SentinelAction::Reply { client, reply }, out);
+    }
+
+    /// Closes a client connection after the earlier replies to this client.
+    pub fn close_client(&mut self, client: ClientId, out: &mut Vec<SentinelAction>) {
+        self.writes.admit_unconditional(SentinelAction::CloseClient(client), out);
     }
 
     /// Detects that the clock jumped or the process was paused. Observations are unreliable then, so the sentinel
     /// enters TILT mode and draws no conclusions for a while.
-    fn detect_clock_jump(&mut self, now: Instant, out: &mut SentinelOutput) {
+    fn detect_clock_jump(&mut self, now: Instant, out: &mut StepOutput) {
         let step = now.since(self.last_seen);
         self.last_seen = now;
         let mut cx = Context { now, shared: &mut self.shared, out };
@@ -366,7 +432,7 @@ impl Sentinel {
         }
     }
 
-    fn on_deadline(&mut self, now: Instant, out: &mut SentinelOutput) {
+    fn on_deadline(&mut self, now: Instant, out: &mut StepOutput) {
         let mut cx = Context { now, shared: &mut self.shared, out };
         let mut due = cx.shared.scheduler.alarms.take_until(now);
         if now >= self.next_tick {
@@ -381,12 +447,12 @@ impl Sentinel {
         }
         let SharedState { scripts, timing, .. } = cx.shared;
         scripts.tick(now, timing, cx.out);
-        if cx.shared.unwritten.is_some_and(|since| now.since(since) >= WRITE_DELAY) {
+        if self.shared.config_change.is_due(now) {
             self.write_config(out);
         }
     }
 
-    fn on_connected(&mut self, now: Instant, link: LinkId, local_ip: String, out: &mut SentinelOutput) {
+    fn on_connected(&mut self, now: Instant, link: LinkId, local_ip: String, out: &mut StepOutput) {
         let mut cx = Context { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         state.on_up(now, local_ip);
@@ -395,7 +461,7 @@ impl Sentinel {
         if !pass.is_empty() {
             let words = [b"AUTH".to_vec(), user.into_bytes(), pass.into_bytes()];
             let words = words.into_iter().filter(|word| !word.is_empty()).collect();
-            cx.send_after(0, link, PendingReply::Auth, words);
+            cx.send_after(Condition::Nothing, link, PendingReply::Auth, words);
         }
         let suffix = if kind == LinkKind::Command { "cmd" } else { "pubsub" };
         let name = format!("sentinel-{}-{suffix}", &cx.shared.me.as_str()[..8]);
@@ -417,7 +483,7 @@ impl Sentinel {
         }
     }
 
-    fn on_disconnected(&mut self, now: Instant, link: LinkId, out: &mut SentinelOutput) {
+    fn on_disconnected(&mut self, now: Instant, link: LinkId, out: &mut StepOutput) {
         let mut cx = Context { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         state.on_down(now, false);
@@ -428,7 +494,7 @@ impl Sentinel {
         }
     }
 
-    fn on_reply(&mut self, now: Instant, link: LinkId, value: &Value, out: &mut SentinelOutput) {
+    fn on_reply(&mut self, now: Instant, link: LinkId, value: &Value, out: &mut StepOutput) {
         let mut cx = Context { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         if state.kind == LinkKind::Hello {
@@ -484,35 +550,30 @@ impl Sentinel {
     }
 
     /// Handles a hello message from any source.
-    pub(crate) fn on_hello(&mut self, now: Instant, hello: &Hello, out: &mut SentinelOutput) {
+    pub(crate) fn on_hello(&mut self, now: Instant, hello: &Hello, out: &mut StepOutput) {
         let mut cx = Context { now, shared: &mut self.shared, out };
         if let Some(master) = self.masters.get_mut(&hello.master) {
             master.on_hello(&mut cx, hello);
         }
     }
 
-    fn drop_unused_links(&mut self, out: &mut SentinelOutput) {
+    fn drop_unused_links(&mut self, out: &mut StepOutput) {
         if !std::mem::take(&mut self.shared.links_changed) {
             return;
         }
         let used: BTreeSet<LinkId> = self.masters.values().flat_map(Master::links).collect();
-        out.actions.extend(self.shared.links.keep(&used).into_iter().map(SentinelAction::Close));
-    }
-
-    /// Stores `user` lines in the configuration file; each is split into the words after `user`.
-    pub fn store_users(&mut self, users: Vec<Vec<Vec<u8>>>, out: &mut SentinelOutput) {
-        self.config.users = users;
-        self.write_config(out);
+        let closed = self.shared.links.keep(&used);
+        closed.into_iter().for_each(|link| out.push(SentinelAction::Close(link)));
     }
 
     /// Writes the configuration file in this step.
-    pub(crate) fn write_config(&mut self, out: &mut SentinelOutput) {
-        self.shared.unwritten = None;
+    pub(crate) fn write_config(&mut self, out: &mut StepOutput) {
+        self.shared.config_change = ConfigChange::None;
         self.config.myid = Some(self.shared.me.clone());
         self.config.current_epoch = self.shared.epoch;
         self.config.global = self.shared.global.clone();
         self.config.masters = self.masters.values().map(Master::known).collect();
-        out.push(SentinelAction::WriteConfig { text: self.config.rewritten() });
+        out.config = Some(self.config.rewritten());
     }
 
     /// The state of a master, for the simulator and tests.

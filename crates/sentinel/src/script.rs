@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use clock::Instant;
 
-use crate::machine::{SentinelAction, SentinelOutput};
+use crate::machine::SentinelAction;
 use crate::settings::Timing;
+use crate::writes::StepOutput;
 
 const MAX_QUEUE: usize = 256;
 const MAX_RUNNING: usize = 16;
@@ -69,7 +70,7 @@ impl Scripts {
         }
     }
 
-    pub(crate) fn tick(&mut self, now: Instant, timing: &Timing, out: &mut SentinelOutput) {
+    pub(crate) fn tick(&mut self, now: Instant, timing: &Timing, out: &mut StepOutput) {
         let mut running = self.running();
         for job in &mut self.jobs {
             match job.started {
@@ -113,9 +114,9 @@ mod tests {
     use super::*;
 
     fn run(scripts: &mut Scripts, now: Instant) -> Vec<SentinelAction> {
-        let mut out = SentinelOutput::default();
+        let mut out = StepOutput::default();
         scripts.tick(now, &Timing::default(), &mut out);
-        out.actions
+        out.actions.into_iter().map(|(_, action)| action).collect()
     }
 
     #[test]

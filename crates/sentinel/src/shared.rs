@@ -1,6 +1,7 @@
 //! State shared by all masters, and the context through which they emit actions.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use clock::Instant;
 use consensus::{GroupRecord, PeerId};
@@ -10,10 +11,35 @@ use crate::addr::{Addr, RunId};
 use crate::event::{EventLevel, EventSubject};
 use crate::failover_log::FailoverRecorder;
 use crate::link::{ConnectDue, LinkId, Links, MAX_PENDING, PendingReply};
-use crate::machine::{JournalRecord, SentinelAction, SentinelOutput};
+use crate::machine::SentinelAction;
 use crate::scheduler::Scheduler;
 use crate::script::Scripts;
 use crate::settings::{GlobalSettings, Timing};
+use crate::writes::{Condition, JournalRecord, StepOutput};
+
+/// Maximum delay before a changed configuration is written. Votes and switches do not depend on it, because they are in
+/// the journal.
+const WRITE_DELAY: Duration = Duration::from_millis(100);
+
+/// Whether the configuration file is outdated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConfigChange {
+    None,
+    /// Since this time. It is written with a delay.
+    Since(Instant),
+    /// It is written at the end of the step.
+    Urgent,
+}
+
+impl ConfigChange {
+    pub(crate) fn is_due(self, now: Instant) -> bool {
+        match self {
+            Self::None => false,
+            Self::Since(since) => now.since(since) >= WRITE_DELAY,
+            Self::Urgent => true,
+        }
+    }
+}
 
 pub(crate) struct SharedState {
     pub(crate) me: RunId,
@@ -31,8 +57,7 @@ pub(crate) struct SharedState {
     pub(crate) tilts: u64,
     pub(crate) scripts: Scripts,
     pub(crate) recorder: FailoverRecorder,
-    /// When the configuration changed without being written to the file; `None` if the file is up to date.
-    pub(crate) unwritten: Option<Instant>,
+    pub(crate) config_change: ConfigChange,
     /// Number of journal records so far.
     pub(crate) records: u64,
     /// The IP addresses of resolved hostnames, by hostname.
@@ -66,11 +91,11 @@ impl SharedState {
 pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) shared: &'a mut SharedState,
-    pub(crate) out: &'a mut SentinelOutput,
+    pub(crate) out: &'a mut StepOutput,
 }
 
 impl Context<'_> {
-    /// Adds a record to the journal. Returns the number that actions can wait for.
+    /// Adds a record to the journal. Returns the number that actions can wait for ([`Condition::Record`]).
     pub(crate) fn persist(&mut self, record: GroupRecord) -> u64 {
         self.shared.records += 1;
         let number = self.shared.records;
@@ -114,13 +139,13 @@ impl Context<'_> {
     /// Sends a request on a command link. Returns false if the link is down or has too many pending replies.
     pub(crate) fn send(&mut self, link: LinkId, pending: PendingReply, request: &[&str]) -> bool {
         let request = request.iter().map(|word| word.as_bytes().to_vec()).collect();
-        self.send_after(0, link, pending, request)
+        self.send_after(Condition::Nothing, link, pending, request)
     }
 
-    /// Sends a request once the journal record `after` is durable. Returns false like [`Context::send`].
+    /// Sends a request once the condition is fulfilled. Returns false like [`Context::send`].
     pub(crate) fn send_after(
         &mut self,
-        after: u64,
+        condition: Condition,
         link: LinkId,
         pending: PendingReply,
         request: Vec<Vec<u8>>,
@@ -130,7 +155,7 @@ impl Context<'_> {
             return false;
         }
         state.pending.push_back(pending);
-        self.out.push(SentinelAction::Send { link, after, request });
+        self.out.push_after(condition, SentinelAction::Send { link, request });
         true
     }
 
@@ -159,14 +184,15 @@ impl Context<'_> {
         }
     }
 
-    /// Requires the configuration file to be written before anything else, so that a switch is not forgotten in a
-    /// crash.
+    /// Requires the configuration file to be written without delay, so that a switch is not forgotten in a crash.
     pub(crate) fn switched(&mut self) {
-        self.shared.unwritten = Some(Instant::ORIGIN);
+        self.shared.config_change = ConfigChange::Urgent;
     }
 
     /// Notes that the configuration has changed, so that the file is written soon.
     pub(crate) fn changed(&mut self) {
-        self.shared.unwritten.get_or_insert(self.now);
+        if self.shared.config_change == ConfigChange::None {
+            self.shared.config_change = ConfigChange::Since(self.now);
+        }
     }
 }

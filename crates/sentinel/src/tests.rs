@@ -6,16 +6,16 @@ mod surface;
 mod transactions;
 mod world;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clock::Instant;
 use consensus::{GroupChange, GroupRecord, Term};
+use driver::Driver;
 use resp::{Protocol, Value};
 
 use crate::{
-    Addr, ClientId, JournalRecord, LinkId, LinkKind, Sentinel, SentinelAction, SentinelConfig, SentinelInput,
-    SentinelOutput,
+    Addr, ClientCommand, ClientId, FileWrite, LinkId, LinkKind, SavedJournal, Sentinel, SentinelAction,
+    SentinelConfig, SentinelInput,
 };
 
 const CONFIG: &str = "sentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
@@ -28,6 +28,8 @@ const OTHER: &str = "cccccccccccccccccccccccccccccccccccccccc";
 struct Bench {
     sentinel: Sentinel,
     now: Instant,
+    /// Whether writes take time: the test reports their end.
+    has_slow_disk: bool,
 }
 
 impl Bench {
@@ -35,16 +37,18 @@ impl Bench {
     fn new() -> Self {
         let now = Instant::from_millis(100_000);
         let config = SentinelConfig::parse(CONFIG).unwrap();
-        let mut out = SentinelOutput::default();
-        let sentinel = Sentinel::new(now, config, BTreeMap::new(), 1, &mut out);
-        let mut bench = Self { sentinel, now };
+        let mut out = Vec::new();
+        let sentinel = Sentinel::new(now, config, SavedJournal::default(), 1, &mut out);
+        let mut bench = Self { sentinel, now, has_slow_disk: false };
+        assert!(matches!(out[0], SentinelAction::Write(FileWrite::Config(_))), "{out:?}");
+        bench.input(SentinelInput::Written { journal_bytes: 0 });
         for (link, kind) in [(1, LinkKind::Command), (2, LinkKind::Hello)] {
             let addr = Addr::new("10.0.0.1", 6379);
             let connect = SentinelAction::Connect { link: LinkId(link), addr, kind };
             if link == 1 {
                 out = bench.deadline();
             }
-            assert!(out.actions.contains(&connect), "{out:?}");
+            assert!(out.contains(&connect), "{out:?}");
         }
         for link in [1, 2] {
             let local_ip = "10.0.0.9".into();
@@ -57,13 +61,20 @@ impl Bench {
         bench
     }
 
-    fn input(&mut self, input: SentinelInput) -> SentinelOutput {
-        let mut out = SentinelOutput::default();
+    fn input(&mut self, input: SentinelInput) -> Vec<SentinelAction> {
+        let mut out = Vec::new();
         self.sentinel.handle(self.now, input, &mut out);
+        let mut done = 0;
+        while !self.has_slow_disk && done < out.len() {
+            if let SentinelAction::Write(_) = out[done] {
+                self.sentinel.handle(self.now, SentinelInput::Written { journal_bytes: 0 }, &mut out);
+            }
+            done += 1;
+        }
         out
     }
 
-    fn deadline(&mut self) -> SentinelOutput {
+    fn deadline(&mut self) -> Vec<SentinelAction> {
         self.input(SentinelInput::Deadline)
     }
 
@@ -80,38 +91,42 @@ impl Bench {
         events
     }
 
-    fn command(&mut self, line: &str) -> (u64, String) {
-        let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-        let (client, protocol) = (ClientId(7), Protocol::Resp2);
-        let out = self.input(SentinelInput::Command { client, protocol, args });
-        let reply = out.actions.into_iter().find_map(|action| match action {
-            SentinelAction::Reply { after, reply, .. } => Some((after, String::from_utf8(reply).unwrap())),
+    fn command(&mut self, line: &str) -> String {
+        let out = self.input(command(line));
+        let reply = out.into_iter().find_map(|action| match action {
+            SentinelAction::Reply { reply, .. } => Some(String::from_utf8(reply).unwrap()),
             _ => None,
         });
         reply.expect("every command is answered")
     }
 
-    fn meet(&mut self, run_id: &str, port: u16) -> SentinelOutput {
+    fn meet(&mut self, run_id: &str, port: u16) -> Vec<SentinelAction> {
         self.hello(&format!("10.0.0.8,{port},{run_id},0,mymaster,10.0.0.1,6379,0"))
     }
 
-    fn hello(&mut self, payload: &str) -> SentinelOutput {
+    fn hello(&mut self, payload: &str) -> Vec<SentinelAction> {
         let words = ["message", "__sentinel__:hello", payload];
         let value = Value::Array(words.iter().map(|word| Value::Bulk(word.as_bytes().to_vec())).collect());
         self.input(SentinelInput::Reply { link: LinkId(2), value })
     }
 }
 
+fn command(line: &str) -> SentinelInput {
+    let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+    let (client, protocol) = (Some(ClientId(7)), Protocol::Resp2);
+    SentinelInput::Command(ClientCommand { client, protocol, args, rejected_script: None })
+}
+
 fn info(text: &str) -> Value {
     Value::Bulk(text.as_bytes().to_vec())
 }
 
-fn published(out: &SentinelOutput) -> Vec<String> {
+fn published(out: &[SentinelAction]) -> Vec<String> {
     let line = |action: &SentinelAction| match action {
         SentinelAction::Publish { channel, payload } => Some(format!("{channel} {payload}")),
         _ => None,
     };
-    out.actions.iter().filter_map(line).collect()
+    out.iter().filter_map(line).collect()
 }
 
 #[test]
@@ -120,7 +135,7 @@ fn refused_connections_after_a_broken_link_mean_down_within_refused_after() {
     let out = bench.input(SentinelInput::Disconnected { link: LinkId(1) });
     let addr = Addr::new("10.0.0.1", 6379);
     let connect = SentinelAction::Connect { link: LinkId(1), addr, kind: LinkKind::Command };
-    assert_eq!(out.actions, [connect], "the first attempt is made at once");
+    assert_eq!(out, [connect], "the first attempt is made at once");
     bench.input(SentinelInput::ConnectFailed { link: LinkId(1), refused: true });
     assert_eq!(bench.pass(140), Vec::<String>::new());
     assert_eq!(bench.pass(20), ["+sdown master mymaster 10.0.0.1 6379"]);
@@ -155,25 +170,23 @@ fn vote_is_given_once_per_epoch_after_it_is_durable() {
     bench.meet(PEER, 26380);
     bench.meet(OTHER, 26381);
     let ask = |id: &str, epoch: u64| format!("SENTINEL IS-MASTER-DOWN-BY-ADDR 10.0.0.1 6379 {epoch} {id}");
-    let line = ask(PEER, 5);
-    let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-    let (client, protocol) = (ClientId(1), Protocol::Resp2);
-    let out = bench.input(SentinelInput::Command { client, protocol, args });
+    bench.has_slow_disk = true;
+    let out = bench.input(command(&ask(PEER, 5)));
     let vote = u64::from_str_radix("bbbbbbbbbbbbbbbb", 16).unwrap();
     let ballot = GroupChange::Ballot { term: Term(5), vote, commit: 0 };
     let record = GroupRecord { group: "mymaster".into(), changes: vec![ballot] };
-    assert_eq!(out.records, [JournalRecord { number: 1, record }]);
+    assert!(out.contains(&SentinelAction::Write(FileWrite::AppendJournal(vec![record]))), "{out:?}");
+    assert!(!out.iter().any(|action| matches!(action, SentinelAction::Reply { .. })), "{out:?}");
     let reply = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n").into_bytes();
-    assert!(
-        out.actions.contains(&SentinelAction::Reply { client, after: 1, is_kept: false, reply }),
-        "{out:?}"
-    );
+    let reply = SentinelAction::Reply { client: ClientId(7), reply };
+    assert_eq!(bench.input(SentinelInput::Written { journal_bytes: 0 }), [reply]);
+    bench.has_slow_disk = false;
     assert_eq!(published(&out), ["+new-epoch 5".into(), format!("+vote-for-leader {PEER} 5")]);
     // Another candidate requests a vote in the same epoch, and then a candidate in an epoch that is over.
     let taken = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n");
-    assert_eq!(bench.command(&ask(OTHER, 5)), (1, taken.clone()));
-    assert_eq!(bench.command(&ask(OTHER, 4)), (1, taken));
-    assert_eq!(bench.command(&ask(OTHER, 6)).1, format!("*3\r\n:0\r\n$40\r\n{OTHER}\r\n:6\r\n"));
+    assert_eq!(bench.command(&ask(OTHER, 5)), taken);
+    assert_eq!(bench.command(&ask(OTHER, 4)), taken);
+    assert_eq!(bench.command(&ask(OTHER, 6)), format!("*3\r\n:0\r\n$40\r\n{OTHER}\r\n:6\r\n"));
 }
 
 #[test]
@@ -189,11 +202,11 @@ fn sentinels_discovered_by_hello_count_until_replaced() {
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
     bench.meet(PEER, 26381);
     bench.pass(1500);
-    let (_, text) = bench.command("SENTINEL CKQUORUM mymaster");
+    let text = bench.command("SENTINEL CKQUORUM mymaster");
     assert!(text.starts_with("-NOQUORUM 1 usable Sentinels."), "{text}");
     assert!(text.contains(&format!("{PEER} at 10.0.0.8:26381")), "{text}");
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 3);
-    assert_eq!(bench.command(&format!("SENTINEL FORGET-PEER mymaster {PEER}")).1, "+OK\r\n");
+    assert_eq!(bench.command(&format!("SENTINEL FORGET-PEER mymaster {PEER}")), "+OK\r\n");
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
     // The sentinel moves to the address that another sentinel had before.
     bench.meet(PEER, 26381);
@@ -238,8 +251,8 @@ fn newer_configuration_in_a_hello_is_adopted_and_saved_at_once() {
     let events = published(&out);
     assert!(events.contains(&"+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379".to_owned()), "{events:?}");
     assert!(events.contains(&"+slave slave 10.0.0.1:6379 10.0.0.1 6379 @ mymaster 10.0.0.2 6379".to_owned()));
-    let written = out.actions.iter().any(|action| {
-        matches!(action, SentinelAction::WriteConfig { text } if std::str::from_utf8(text).unwrap().contains("sentinel monitor mymaster 10.0.0.2 6379 2"))
+    let written = out.iter().any(|action| {
+        matches!(action, SentinelAction::Write(FileWrite::Config(text)) if std::str::from_utf8(text).unwrap().contains("sentinel monitor mymaster 10.0.0.2 6379 2"))
     });
     assert!(written, "{out:?}");
     let older = bench.hello(&format!("10.0.0.8,26380,{PEER},3,mymaster,10.0.0.1,6379,2"));
@@ -251,7 +264,7 @@ fn newer_configuration_in_a_hello_is_adopted_and_saved_at_once() {
 #[test]
 fn reply_about_a_replaced_master_does_not_affect_the_new_one() {
     let mut bench = Bench::new();
-    let mut out = bench.meet(PEER, 26380).actions;
+    let mut out = bench.meet(PEER, 26380);
     let mut peer = None;
     let mut requests = Vec::new();
     let is_question =
@@ -262,9 +275,7 @@ fn reply_about_a_replaced_master_does_not_affect_the_new_one() {
             match action {
                 SentinelAction::Connect { link, addr, .. } if addr.host == "10.0.0.8" => {
                     peer = Some(link);
-                    out.extend(
-                        bench.input(SentinelInput::Connected { link, local_ip: "10.0.0.9".into() }).actions,
-                    );
+                    out.extend(bench.input(SentinelInput::Connected { link, local_ip: "10.0.0.9".into() }));
                 }
                 SentinelAction::Send { link, request, .. } if Some(link) == peer => requests.push(request),
                 _ => {}
@@ -272,7 +283,7 @@ fn reply_about_a_replaced_master_does_not_affect_the_new_one() {
         }
         assert!(bench.now.since(began) < Duration::from_secs(10), "the other was never asked");
         bench.now = bench.now.max(bench.sentinel.next_deadline().expect("it always looks again"));
-        out.extend(bench.deadline().actions);
+        out.extend(bench.deadline());
     }
     bench.hello(&format!("10.0.0.8,26380,{PEER},3,mymaster,10.0.0.2,6379,3"));
     for request in requests {
@@ -324,6 +335,6 @@ fn five_hundred_masters_share_one_link_to_each_sentinel() {
     }
     let config = SentinelConfig::parse(&config).unwrap();
     let sentinel =
-        Sentinel::new(Instant::from_millis(1000), config, BTreeMap::new(), 1, &mut SentinelOutput::default());
+        Sentinel::new(Instant::from_millis(1000), config, SavedJournal::default(), 1, &mut Vec::new());
     assert_eq!(sentinel.link_count(), 500 * 2 + 2);
 }

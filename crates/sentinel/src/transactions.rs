@@ -19,6 +19,7 @@ use crate::instance::ReconfigurationState;
 use crate::link::{LinkId, MAX_PENDING, PendingReply};
 use crate::master::Master;
 use crate::shared::Context;
+use crate::writes::Condition;
 
 /// Time limit for a handover after which an operator's failover promotes the replica without the master; shorter than
 /// the interval for repeating a promotion.
@@ -142,13 +143,13 @@ impl Master {
             return false;
         }
         state.last_error = None;
-        let after = self.synced.back().map_or(0, |(_, number)| *number);
+        let condition = Condition::Record(self.synced.back().map_or(0, |(_, number)| *number));
         let alone = |command| vec![self.settings.command(command).to_owned()];
         let begin = std::iter::once((alone("MULTI"), PendingReply::Plain));
         let middle = commands.into_iter().map(|command| (command, PendingReply::Plain));
         for (command, pending) in begin.chain(middle).chain([(alone("EXEC"), pending)]) {
             let words = command.into_iter().map(String::into_bytes).collect();
-            cx.send_after(after, link, pending, words);
+            cx.send_after(condition, link, pending, words);
         }
         true
     }

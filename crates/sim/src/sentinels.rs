@@ -5,14 +5,15 @@
 //! partition holds bytes back until it heals. Raft messages may also be lost, duplicated and
 //! reordered, because the protocol must tolerate that.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clock::Instant;
-use consensus::GroupChange;
+use driver::Driver;
 use resp::{Protocol, parse_value};
 use sentinel::{
-    ClientId, JournalRecord, LinkId, Sentinel, SentinelAction, SentinelConfig, SentinelInput, SentinelOutput,
+    ClientCommand, ClientId, FileWrite, LinkId, SavedJournal, Sentinel, SentinelAction, SentinelConfig,
+    SentinelInput,
 };
 
 use self::disk::Disk;
@@ -56,11 +57,11 @@ enum SentinelSimEvent {
     ToClient {
         conn: u64,
     },
-    Synced {
+    /// A write to a sentinel's disk ends.
+    WriteEnds {
         host: usize,
         incarnation: u64,
-        number: u64,
-        voted: bool,
+        fails: bool,
     },
     /// A server in a handover is polled.
     Handover {
@@ -78,32 +79,9 @@ enum SentinelSimEvent {
 struct SentinelProcess {
     sentinel: Option<Sentinel>,
     disk: Disk,
-    /// Actions that wait for the disk, and those queued behind them.
-    waiting_actions: VecDeque<NetworkAction>,
-    synced_records: u64,
-    /// Votes that are not on disk yet, as record number, term and vote.
-    ballots: Vec<(u64, u64, u64)>,
     links: BTreeMap<LinkId, u64>,
     /// The last INFO reply of each replica, by host.
     last_info: BTreeMap<usize, ReplicaInfo>,
-}
-
-/// An action of a sentinel on the network.
-enum NetworkAction {
-    Connect { link: LinkId, ip: String },
-    Close(LinkId),
-    Send { link: LinkId, required_record: u64, request: Vec<Vec<u8>> },
-    Reply { client: ClientId, required_record: u64, reply: Vec<u8> },
-}
-
-impl NetworkAction {
-    /// Returns the number of the record that must be on disk before the action.
-    fn required_record(&self) -> u64 {
-        match self {
-            Self::Send { required_record: after, .. } | Self::Reply { required_record: after, .. } => *after,
-            Self::Connect { .. } | Self::Close(_) => 0,
-        }
-    }
 }
 
 struct SentinelWorld {
@@ -155,8 +133,8 @@ impl SimulatedSystem for SentinelWorld {
             SentinelSimEvent::ConnectArrives { conn } => self.on_connect(conn),
             SentinelSimEvent::ToServer { conn } => self.pump_to_server(conn),
             SentinelSimEvent::ToClient { conn } => self.pump_to_client(conn),
-            SentinelSimEvent::Synced { host, incarnation, number, voted } => {
-                self.on_synced(host, incarnation, number, voted);
+            SentinelSimEvent::WriteEnds { host, incarnation, fails } => {
+                self.end_write(host, incarnation, fails);
             }
             SentinelSimEvent::Handover { host, incarnation }
                 if self.simulation.is_incarnation(host, incarnation) =>
@@ -171,7 +149,7 @@ impl SimulatedSystem for SentinelWorld {
             SentinelSimEvent::Handover { .. } => {}
             SentinelSimEvent::Stray { host, request } => {
                 if self.simulation.is_running(host) {
-                    self.serve_watcher(host, ClientId(0), request);
+                    self.serve_watcher(host, None, request);
                 }
             }
         }
@@ -186,7 +164,7 @@ impl SimulatedSystem for SentinelWorld {
     }
 
     fn deadline(&mut self, host: usize) -> Option<Instant> {
-        self.sentinels.get(host)?.sentinel.as_ref().and_then(Sentinel::next_deadline)
+        self.sentinels.get(host)?.sentinel.as_ref().and_then(Driver::next_deadline)
     }
 
     fn on_deadline(&mut self, host: usize) {
@@ -269,6 +247,7 @@ impl SentinelWorld {
     fn start(&mut self, host: usize) {
         let seed = self.simulation.random.number();
         let now = self.simulation.now + self.simulation.processes[host].clock_offset;
+        let injected_bug = self.simulation.plan.injected_bug;
         let process = self.sentinel(host);
         let config = SentinelConfig::parse(&process.disk.config).expect("a sentinel reads what it wrote");
         let groups = match process.disk.load() {
@@ -278,12 +257,17 @@ impl SentinelWorld {
                 return;
             }
         };
-        let mut out = SentinelOutput::default();
-        let sentinel = Sentinel::new(now, config, groups, seed, &mut out);
+        let journal = SavedJournal { groups, bytes: process.disk.journal_bytes() };
+        let mut out = Vec::new();
+        let mut sentinel = Sentinel::new(now, config, journal, seed, &mut out);
+        // Nothing else happens before a process has saved its id.
+        let first = out.iter().position(|action| matches!(action, SentinelAction::Write(_)));
+        if let Some(SentinelAction::Write(write)) = first.map(|at| out.remove(at)) {
+            process.disk.begin(write, injected_bug);
+            let journal_bytes = process.disk.finish();
+            sentinel.handle(now, SentinelInput::Written { journal_bytes }, &mut out);
+        }
         process.sentinel = Some(sentinel);
-        process.waiting_actions.clear();
-        process.synced_records = 0;
-        process.ballots.clear();
         process.links.clear();
         process.last_info.clear();
         self.perform(host, out);
@@ -294,7 +278,7 @@ impl SentinelWorld {
     fn handle_input(&mut self, host: usize, input: SentinelInput) {
         let now = self.simulation.now + self.simulation.processes[host].clock_offset;
         let Some(mut sentinel) = self.sentinel(host).sentinel.take() else { return };
-        let mut out = SentinelOutput::default();
+        let mut out = Vec::new();
         sentinel.handle(now, input, &mut out);
         self.check_output(host, &sentinel, &out);
         self.sentinel(host).sentinel = Some(sentinel);
@@ -302,23 +286,22 @@ impl SentinelWorld {
         schedule_tick(self, host);
     }
 
-    fn check_output(&mut self, host: usize, sentinel: &Sentinel, out: &SentinelOutput) {
+    fn check_output(&mut self, host: usize, sentinel: &Sentinel, actions: &[SentinelAction]) {
         let id = sentinel.my_id().to_string();
         let mut seen = Vec::new();
         let status = sentinel.status(MASTER);
         let watched = status.as_ref().map(|status| status.watched.clone());
         seen.extend(status.map(|status| SentinelObservation::Step { sentinel, status }));
-        for JournalRecord { record, .. } in &out.records {
-            let ballots = record.changes.iter().filter_map(|change| match change {
-                GroupChange::Ballot { term, vote, .. } => {
-                    Some(SentinelObservation::Ballot { voter: &id, term: term.0, vote: *vote })
-                }
-                _ => None,
-            });
-            seen.extend(ballots);
-        }
-        for action in &out.actions {
+        for action in actions {
             match action {
+                SentinelAction::Write(write) => {
+                    let ballots = disk::ballots(write).into_iter();
+                    seen.extend(ballots.map(|(term, vote)| SentinelObservation::Ballot {
+                        voter: &id,
+                        term,
+                        vote,
+                    }));
+                }
                 SentinelAction::Log { text, .. } if text.contains("+selected-slave") => {
                     self.check_choice(host, watched.as_ref(), text);
                 }
@@ -352,21 +335,19 @@ impl SentinelWorld {
         }
     }
 
-    fn perform(&mut self, host: usize, out: SentinelOutput) {
-        for record in out.records {
-            self.persist(host, record);
-        }
-        let injected_bug = self.simulation.plan.injected_bug;
-        for action in out.actions {
-            let traffic = match action {
-                SentinelAction::WriteConfig { text } => {
-                    let forgets = injected_bug == Some(InjectedBug::LostDiskWrites);
-                    self.sentinel(host).disk.config = if forgets { without_epochs(&text) } else { text };
-                    continue;
+    fn perform(&mut self, host: usize, actions: Vec<SentinelAction>) {
+        for action in actions {
+            match action {
+                SentinelAction::Write(write) => self.begin_write(host, write),
+                SentinelAction::Connect { link, addr, .. } => self.connect(host, link, &addr.host),
+                SentinelAction::Close(link) => self.close_link(host, link),
+                SentinelAction::Send { link, request } => self.send(host, link, request),
+                SentinelAction::Reply { client, reply } => {
+                    self.push_to_client(client.0, ToClient::Bytes(reply));
                 }
+                SentinelAction::CloseClient(client) => self.push_to_client(client.0, ToClient::Closed),
                 SentinelAction::Log { text, .. } => {
                     self.simulation.trace(|| format!("sentinel {host}: {text}"));
-                    continue;
                 }
                 // No client is subscribed, and neither host names nor scripts are used.
                 SentinelAction::Publish { .. }
@@ -374,89 +355,69 @@ impl SentinelWorld {
                 | SentinelAction::RunScript { .. }
                 | SentinelAction::KillScript(_)
                 | SentinelAction::SetLogLevel(_)
-                | SentinelAction::Crash => continue,
-                SentinelAction::Connect { link, addr, .. } => NetworkAction::Connect { link, ip: addr.host },
-                SentinelAction::Close(link) => NetworkAction::Close(link),
-                SentinelAction::Send { link, after, request } => {
-                    NetworkAction::Send { link, required_record: after, request }
-                }
-                SentinelAction::Reply { client, after, reply, .. } => {
-                    NetworkAction::Reply { client, required_record: after, reply }
-                }
-            };
-            self.sentinel(host).waiting_actions.push_back(traffic);
-        }
-        self.release(host);
-    }
-
-    /// Appends a record to the journal, whose sync takes a moment.
-    fn persist(&mut self, host: usize, JournalRecord { number, record }: JournalRecord) {
-        let (incarnation, injected_bug) =
-            (self.simulation.processes[host].incarnation, self.simulation.plan.injected_bug);
-        let vote = |change: &GroupChange| matches!(change, GroupChange::Ballot { vote, .. } if *vote != 0);
-        let voted = record.changes.iter().any(vote);
-        let ballots = record.changes.iter().filter_map(|change| match change {
-            GroupChange::Ballot { term, vote, .. } => Some((number, term.0, *vote)),
-            _ => None,
-        });
-        self.sentinel(host).ballots.extend(ballots);
-        self.sentinel(host).disk.append(record, injected_bug);
-        let time = self.simulation.random.millis(0, 4);
-        self.simulation.schedule_after(time, SentinelSimEvent::Synced { host, incarnation, number, voted });
-    }
-
-    /// Performs the actions that no longer wait for the disk, in order.
-    fn release(&mut self, host: usize) {
-        loop {
-            let sentinel = self.sentinel(host);
-            let synced = sentinel.synced_records;
-            match sentinel.waiting_actions.pop_front_if(|traffic| traffic.required_record() <= synced) {
-                Some(NetworkAction::Connect { link, ip }) => self.connect(host, link, &ip),
-                Some(NetworkAction::Close(link)) => self.close_link(host, link),
-                Some(NetworkAction::Send { link, request, .. }) => self.send(host, link, request),
-                Some(NetworkAction::Reply { client, reply, .. }) => {
-                    self.push_to_client(client.0, ToClient::Bytes(reply));
-                }
-                None => return,
+                | SentinelAction::Crash => {}
             }
         }
     }
 
-    fn on_synced(&mut self, host: usize, incarnation: u64, number: u64, voted: bool) {
+    /// Writes to the disk, which takes a moment and may fail.
+    fn begin_write(&mut self, host: usize, write: FileWrite) {
+        let (incarnation, injected_bug) =
+            (self.simulation.processes[host].incarnation, self.simulation.plan.injected_bug);
+        let is_journal = !matches!(write, FileWrite::Config(_));
+        let fails = is_journal && !self.simulation.healed && self.simulation.random.percent(3);
+        self.sentinel(host).disk.begin(write, injected_bug);
+        let time = self.simulation.random.millis(0, 4);
+        self.simulation.schedule_after(time, SentinelSimEvent::WriteEnds { host, incarnation, fails });
+    }
+
+    fn end_write(&mut self, host: usize, incarnation: u64, fails: bool) {
         if !self.simulation.is_incarnation(host, incarnation) {
             return;
         }
+        if let Some(until) = self.simulation.frozen_until(host) {
+            return self
+                .simulation
+                .schedule_at(until, SentinelSimEvent::WriteEnds { host, incarnation, fails });
+        }
+        if fails {
+            self.sentinels[host].disk.fail(&mut self.simulation.random);
+            self.simulation.trace(|| format!("a write of sentinel {host} fails"));
+            return self.handle_input(host, SentinelInput::WriteFailed);
+        }
         let sentinel = self.sentinel(host);
-        sentinel.disk.sync();
-        sentinel.synced_records = sentinel.synced_records.max(number);
-        let given: Vec<_> = sentinel.ballots.extract_if(.., |(record, ..)| *record <= number).collect();
+        let given = sentinel.disk.pending_ballots();
+        let journal_bytes = sentinel.disk.finish();
         let voter =
             sentinel.sentinel.as_ref().map(|sentinel| sentinel.my_id().to_string()).unwrap_or_default();
-        for (_, term, vote) in given {
+        let voted = given.iter().any(|(_, vote)| *vote != 0);
+        for (term, vote) in given {
             let seen = SentinelObservation::VoteGiven { voter: &voter, term, vote };
             check_invariants(&mut self.invariants, &mut self.simulation, &seen);
         }
-        self.release(host);
+        self.handle_input(host, SentinelInput::Written { journal_bytes });
         // Crashing right after a vote and restarting before the election ends is the worst case.
         if voted && !self.simulation.healed && self.simulation.random.percent(3) {
             self.crash(host, 1, 40);
         }
     }
 
-    /// Handles a request that another sentinel sent.
-    fn serve_watcher(&mut self, host: usize, client: ClientId, args: Vec<Vec<u8>>) {
+    /// Handles a request to a sentinel.
+    fn serve_watcher(&mut self, host: usize, client: Option<ClientId>, args: Vec<Vec<u8>>) {
         match args.first().map(Vec::as_slice) {
             Some(b"SENTINEL" | b"PUBLISH" | b"ROLE") => {
-                self.handle_input(host, SentinelInput::Command { client, protocol: Protocol::Resp2, args });
+                let protocol = Protocol::Resp2;
+                let command =
+                    SentinelInput::Command(ClientCommand { client, protocol, args, rejected_script: None });
+                self.handle_input(host, command);
             }
             word => {
                 let reply = if word == Some(b"PING") { b"+PONG\r\n".to_vec() } else { b"+OK\r\n".to_vec() };
-                self.sentinel(host).waiting_actions.push_back(NetworkAction::Reply {
-                    client,
-                    required_record: 0,
-                    reply,
-                });
-                self.release(host);
+                let mut out = Vec::new();
+                if let (Some(client), Some(sentinel)) = (client, &mut self.sentinel(host).sentinel) {
+                    sentinel.send_reply(client, reply, &mut out);
+                }
+                self.perform(host, out);
             }
         }
     }
@@ -481,15 +442,7 @@ fn check_invariants(
 
 impl SentinelProcess {
     fn new(disk: Disk) -> Self {
-        Self {
-            sentinel: None,
-            disk,
-            waiting_actions: VecDeque::new(),
-            synced_records: 0,
-            ballots: Vec::new(),
-            links: BTreeMap::new(),
-            last_info: BTreeMap::new(),
-        }
+        Self { sentinel: None, disk, links: BTreeMap::new(), last_info: BTreeMap::new() }
     }
 }
 
@@ -500,13 +453,6 @@ fn server_ip(number: usize) -> String {
 /// Returns the quorum that a run with this number of sentinels uses.
 fn quorum(sentinels: usize) -> usize {
     sentinels / 2 + 1
-}
-
-/// Implements an injected bug: returns a configuration with the sentinel ids but without epochs.
-fn without_epochs(config: &[u8]) -> Vec<u8> {
-    let text = String::from_utf8_lossy(config);
-    let lines = text.lines().filter(|line| !line.contains("-epoch "));
-    lines.flat_map(|line| [line, "\n"]).collect::<String>().into_bytes()
 }
 
 fn first_config(sentinels: usize, injected_bug: Option<InjectedBug>) -> String {

@@ -2,7 +2,7 @@
 
 use consensus::{GroupChange, GroupRecord, SavedGroup, Term};
 
-use super::{CommandCall, write_now};
+use super::{CommandCall, save_and_confirm};
 use crate::addr::{Addr, is_host, is_ip};
 use crate::config::{KnownMaster, is_name};
 use crate::event::EventLevel;
@@ -46,8 +46,7 @@ pub(super) fn failover(call: &mut CommandCall<'_>) {
 }
 
 pub(super) fn flushconfig(call: &mut CommandCall<'_>) {
-    write_now(call);
-    call.reply.ok();
+    save_and_confirm(call);
 }
 
 pub(super) fn monitor(call: &mut CommandCall<'_>) {
@@ -97,8 +96,7 @@ pub(super) fn monitor(call: &mut CommandCall<'_>) {
     cx.resolve(&known.addr.host);
     let master = Master::new(&mut cx, &known, saved);
     masters.insert(name, master);
-    write_now(call);
-    call.reply.ok();
+    save_and_confirm(call);
 }
 
 pub(super) fn remove(call: &mut CommandCall<'_>) {
@@ -109,8 +107,7 @@ pub(super) fn remove(call: &mut CommandCall<'_>) {
     cx.shared.links_changed = true;
     cx.shared.scheduler.forget(&name);
     call.sentinel.masters.remove(&name);
-    write_now(call);
-    call.reply.ok();
+    save_and_confirm(call);
 }
 
 pub(super) fn reset(call: &mut CommandCall<'_>) {

@@ -7,6 +7,7 @@ use crate::addr::{Addr, RunId};
 use crate::event::EventLevel;
 use crate::machine::Sentinel;
 use crate::shared::Context;
+use crate::writes::Condition;
 
 /// Protocol version of SENTINEL RAFT. A sentinel that answers the version query with a number supports consensus
 /// groups.
@@ -42,8 +43,8 @@ pub(super) fn is_master_down(call: &mut CommandCall<'_>) {
     let mut cx = Context { now: call.now, shared, out: call.out };
     let epoch = u64::try_from(epoch).unwrap_or(0);
     let answer = asked.map(|master| master.answer(&mut cx, epoch, run_id.as_ref()));
-    let (down, leader, leader_epoch, after) = answer.unwrap_or((false, None, 0, 0));
-    call.after = after;
+    let (down, leader, leader_epoch, condition) = answer.unwrap_or((false, None, 0, Condition::Nothing));
+    call.condition = condition;
     call.reply.array(3);
     call.reply.integer(i64::from(down));
     call.reply.bulk(leader.as_ref().map_or(b"*".as_slice(), |leader| leader.as_str().as_bytes()));
@@ -83,6 +84,5 @@ pub(super) fn forget(call: &mut CommandCall<'_>) {
     master.announce_peer(&mut cx, EventLevel::Warning, "-sentinel", &peer, "");
     master.update_members(&mut cx);
     cx.shared.links_changed = true;
-    super::write_now(call);
-    call.reply.ok();
+    super::save_and_confirm(call);
 }

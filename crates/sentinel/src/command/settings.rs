@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ::config::LogLevel;
 
-use super::{CommandCall, announce_set, write_now};
+use super::{CommandCall, announce_set, save_and_confirm};
 use crate::machine::{Sentinel, SentinelAction};
 use crate::settings::GlobalSettings;
 use crate::shared::Context;
@@ -156,8 +156,7 @@ fn config_set(call: &mut CommandCall<'_>) {
         }
     }
     call.sentinel.schedule_all_rounds();
-    write_now(call);
-    call.reply.ok();
+    save_and_confirm(call);
 }
 
 /// The options known to SENTINEL CONFIG.
@@ -201,7 +200,8 @@ fn set_global(global: &mut GlobalSettings, option: &str, value: &str) -> bool {
 
 impl Sentinel {
     /// The scripts that a SENTINEL SET would configure, each with the index of its option in `args` and its name. The
-    /// caller checks that these files are executable before it passes the command to [`Sentinel::handle`].
+    /// caller checks that these files are executable, and passes the first one that is not with the command
+    /// ([`RejectedScript`](crate::RejectedScript)).
     #[must_use]
     pub fn scripts_to_set(&self, args: &[Vec<u8>]) -> Vec<(usize, &'static str, String)> {
         let is =
@@ -245,7 +245,14 @@ pub(super) fn set(call: &mut CommandCall<'_>) {
         let wanted = values(option.as_bytes());
         let values: Vec<String> = (1..=wanted).map(|next| call.text(at + next).to_owned()).collect();
         let complete = at + wanted < call.args.len();
-        match if complete { set_one(call, &name, &option, &values) } else { Err(RejectedOption::Unknown) } {
+        // The index counts from the name of the command.
+        let rejected = call.rejected_script.as_ref().filter(|rejected| rejected.at == at + 2);
+        let outcome = match rejected {
+            Some(rejected) => Err(RejectedOption::Script(rejected.error.clone())),
+            None if complete => set_one(call, &name, &option, &values),
+            None => Err(RejectedOption::Unknown),
+        };
+        match outcome {
             Ok(()) => {}
             Err(refused) => {
                 let asked = call.text(at).to_owned();
@@ -253,26 +260,27 @@ pub(super) fn set(call: &mut CommandCall<'_>) {
                     RejectedOption::Unknown => {
                         format!("ERR Unknown option or number of arguments for SENTINEL SET '{asked}'")
                     }
+                    RejectedOption::Script(error) => format!("ERR {error}"),
                     RejectedOption::Bad(value) => format!("ERR Invalid argument '{value}' for SENTINEL SET '{asked}'"),
                     RejectedOption::Scripts => "ERR Reconfiguration of scripts path is denied for security reasons. \
                         Check the deny-scripts-reconfig configuration directive in your Sentinel configuration"
                         .to_owned(),
                 };
                 call.reply.error(&text);
-                break;
+                // The options before it are applied.
+                return call.sentinel.write_config(call.out);
             }
         }
         at += 1 + wanted;
     }
-    write_now(call);
-    if call.reply.is_empty() {
-        call.reply.ok();
-    }
+    save_and_confirm(call);
 }
 
 enum RejectedOption {
     Unknown,
     Bad(String),
+    /// The process cannot execute the script.
+    Script(String),
     Scripts,
 }
 

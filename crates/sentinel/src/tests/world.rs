@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use clock::Instant;
+use driver::Driver;
 use resp::{Protocol, Value};
 
 use crate::{
-    Addr, ClientId, JobId, LinkId, LinkKind, Sentinel, SentinelAction, SentinelConfig, SentinelInput,
-    SentinelOutput,
+    Addr, ClientCommand, ClientId, JobId, LinkId, LinkKind, SavedJournal, Sentinel, SentinelAction,
+    SentinelConfig, SentinelInput,
 };
 
 /// A simulated Redis server and its replication state.
@@ -69,6 +70,8 @@ pub(super) struct World {
     pub(super) resolves: Vec<String>,
     pub(super) crashed: bool,
     pub(super) log: Vec<String>,
+    /// The replies to the current command.
+    replies: String,
 }
 
 pub(super) fn server(number: u8) -> Addr {
@@ -89,9 +92,9 @@ impl World {
     /// A single sentinel with this configuration.
     pub(super) fn of(text: &str) -> Self {
         let now = Instant::from_millis(100_000);
-        let mut out = SentinelOutput::default();
+        let mut out = Vec::new();
         let config = SentinelConfig::parse(text).unwrap();
-        let sentinel = Sentinel::new(now, config, BTreeMap::new(), 1, &mut out);
+        let sentinel = Sentinel::new(now, config, SavedJournal::default(), 1, &mut out);
         let fake = |number: u8| FakeServer {
             master: (number > 1).then(|| server(1)),
             alive: true,
@@ -128,6 +131,7 @@ impl World {
             resolves: Vec::new(),
             crashed: false,
             log: Vec::new(),
+            replies: String::new(),
         };
         world.carry_out(out);
         world.pass(500);
@@ -135,7 +139,7 @@ impl World {
     }
 
     pub(super) fn input(&mut self, input: SentinelInput) {
-        let mut out = SentinelOutput::default();
+        let mut out = Vec::new();
         self.sentinel.handle(self.now, input, &mut out);
         self.carry_out(out);
     }
@@ -164,16 +168,13 @@ impl World {
     /// Executes a client command and returns the encoded reply.
     pub(super) fn command(&mut self, line: &str) -> String {
         let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-        let mut out = SentinelOutput::default();
-        let (client, protocol) = (ClientId(7), Protocol::Resp2);
-        self.sentinel.handle(self.now, SentinelInput::Command { client, protocol, args }, &mut out);
-        let replies = out.actions.iter().filter_map(|action| match action {
-            SentinelAction::Reply { reply, .. } => Some(String::from_utf8(reply.clone()).unwrap()),
-            _ => None,
-        });
-        let reply = replies.collect();
+        let mut out = Vec::new();
+        let (client, protocol) = (Some(ClientId(7)), Protocol::Resp2);
+        let command = SentinelInput::Command(ClientCommand { client, protocol, args, rejected_script: None });
+        self.sentinel.handle(self.now, command, &mut out);
+        self.replies.clear();
         self.carry_out(out);
-        reply
+        std::mem::take(&mut self.replies)
     }
 
     /// Delivers a hello message at the server `at`; its sender belongs to `group` and announces `master`.
@@ -198,8 +199,8 @@ impl World {
         self.sent.iter().filter(|(to, _)| to == addr).map(|(_, line)| line.as_str()).collect()
     }
 
-    fn carry_out(&mut self, out: SentinelOutput) {
-        let mut queue: VecDeque<SentinelAction> = out.actions.into();
+    fn carry_out(&mut self, out: Vec<SentinelAction>) {
+        let mut queue: VecDeque<SentinelAction> = out.into();
         while let Some(action) = queue.pop_front() {
             let input = match action {
                 SentinelAction::Connect { link, addr, kind } => {
@@ -241,14 +242,17 @@ impl World {
                     self.log.push(text);
                     None
                 }
-                SentinelAction::WriteConfig { .. }
-                | SentinelAction::SetLogLevel(_)
-                | SentinelAction::Reply { .. } => None,
+                SentinelAction::Write(_) => Some(SentinelInput::Written { journal_bytes: 0 }),
+                SentinelAction::Reply { reply, .. } => {
+                    self.replies += &String::from_utf8(reply).unwrap();
+                    None
+                }
+                SentinelAction::SetLogLevel(_) | SentinelAction::CloseClient(_) => None,
             };
             if let Some(input) = input {
-                let mut more = SentinelOutput::default();
+                let mut more = Vec::new();
                 self.sentinel.handle(self.now, input, &mut more);
-                queue.extend(more.actions);
+                queue.extend(more);
             }
         }
     }

@@ -1,10 +1,12 @@
 //! A sentinel's disk with its configuration file and journal in their real formats.
 //!
-//! A crash may lose unsynced bytes from any position on.
+//! A crash may lose unsynced bytes from any position on. A failed append leaves some of its bytes. Only writes to the
+//! journal fail.
 
 use std::collections::BTreeMap;
 
 use consensus::{GroupChange, GroupRecord, SavedGroup, journal};
+use sentinel::FileWrite;
 
 use crate::{InjectedBug, RandomSource};
 
@@ -13,36 +15,79 @@ pub(super) struct Disk {
     pub(super) config: Vec<u8>,
     journal: Vec<u8>,
     synced: usize,
+    /// The write under way, and what it writes in case of an injected bug.
+    pending: Option<(FileWrite, Option<FileWrite>)>,
 }
 
 impl Disk {
     pub(super) fn new(config: Vec<u8>) -> Self {
         let journal = journal::encode_header();
         let synced = journal.len();
-        Self { config, journal, synced }
+        Self { config, journal, synced, pending: None }
     }
 
-    /// Writes a journal record, which becomes durable with [`Disk::sync`].
-    pub(super) fn append(&mut self, mut record: GroupRecord, injected_bug: Option<InjectedBug>) {
-        if injected_bug == Some(InjectedBug::UnsavedVotes) {
-            for change in &mut record.changes {
-                if let GroupChange::Ballot { vote, .. } = change {
-                    *vote = 0;
-                }
+    pub(super) fn journal_bytes(&self) -> u64 {
+        self.journal.len() as u64
+    }
+
+    /// Begins a write, which is durable after [`Disk::finish`].
+    pub(super) fn begin(&mut self, write: FileWrite, injected_bug: Option<InjectedBug>) {
+        let written = match injected_bug {
+            Some(InjectedBug::UnsavedVotes) => Some(without_votes(write.clone())),
+            Some(InjectedBug::LostDiskWrites) => without_epochs(&write),
+            _ => Some(write.clone()),
+        };
+        match &written {
+            Some(FileWrite::AppendJournal(records)) => self.journal.extend(journal::encode_frame(records)),
+            // A switch that is learned from a hello message is only in the configuration, so a crash before its end
+            // would be seen as an epoch that went back.
+            Some(FileWrite::Config(text)) => self.config.clone_from(text),
+            Some(FileWrite::ReplaceJournal(_)) | None => {}
+        }
+        self.pending = Some((write, written));
+    }
+
+    /// The votes of the write under way.
+    pub(super) fn pending_ballots(&self) -> Vec<(u64, u64)> {
+        self.pending.as_ref().map(|(write, _)| ballots(write)).unwrap_or_default()
+    }
+
+    /// Completes the write. Returns the size of the journal.
+    pub(super) fn finish(&mut self) -> u64 {
+        match self.pending.take().and_then(|(_, written)| written) {
+            Some(FileWrite::AppendJournal(_)) => self.synced = self.journal.len(),
+            Some(FileWrite::ReplaceJournal(groups)) => {
+                let groups = groups.iter().map(|(name, saved)| (name.as_str(), saved));
+                self.journal = journal::encode_journal(groups);
+                self.synced = self.journal.len();
             }
+            Some(FileWrite::Config(_)) | None => {}
         }
-        if injected_bug == Some(InjectedBug::LostDiskWrites) {
-            return;
-        }
-        self.journal.extend(journal::encode_frame(&[record]));
+        self.journal_bytes()
     }
 
-    pub(super) fn sync(&mut self) {
-        self.synced = self.journal.len();
+    /// The write fails. Files are replaced as a whole or not at all.
+    pub(super) fn fail(&mut self, random: &mut RandomSource) {
+        match &self.pending {
+            Some((FileWrite::AppendJournal(_), _)) => self.tear(random),
+            Some(_) if random.percent(50) => _ = self.finish(),
+            _ => {}
+        }
+        self.pending = None;
     }
 
     /// Cuts the power; a part of the unsynced bytes survives.
     pub(super) fn crash(&mut self, random: &mut RandomSource) {
+        match &self.pending {
+            Some((FileWrite::ReplaceJournal(_), _)) if random.percent(50) => {
+                self.finish();
+            }
+            _ => self.tear(random),
+        }
+        self.pending = None;
+    }
+
+    fn tear(&mut self, random: &mut RandomSource) {
         let unsynced = self.journal.len() - self.synced;
         self.journal.truncate(self.synced + random.below(unsynced + 1));
     }
@@ -54,4 +99,48 @@ impl Disk {
         self.synced = self.journal.len();
         Ok(read.groups)
     }
+}
+
+/// The terms and votes in a write.
+pub(super) fn ballots(write: &FileWrite) -> Vec<(u64, u64)> {
+    let of_change = |change: &GroupChange| match change {
+        GroupChange::Ballot { term, vote, .. } => Some((term.0, *vote)),
+        _ => None,
+    };
+    match write {
+        FileWrite::AppendJournal(records) => {
+            records.iter().flat_map(|record| &record.changes).filter_map(of_change).collect()
+        }
+        FileWrite::ReplaceJournal(groups) => {
+            groups.values().map(|saved| (saved.term.0, saved.vote)).collect()
+        }
+        FileWrite::Config(_) => Vec::new(),
+    }
+}
+
+/// The injected bug: votes are not saved.
+fn without_votes(write: FileWrite) -> FileWrite {
+    match write {
+        FileWrite::AppendJournal(mut records) => {
+            for change in records.iter_mut().flat_map(|GroupRecord { changes, .. }| changes) {
+                if let GroupChange::Ballot { vote, .. } = change {
+                    *vote = 0;
+                }
+            }
+            FileWrite::AppendJournal(records)
+        }
+        FileWrite::ReplaceJournal(mut groups) => {
+            groups.values_mut().for_each(|saved| saved.vote = 0);
+            FileWrite::ReplaceJournal(groups)
+        }
+        config @ FileWrite::Config(_) => config,
+    }
+}
+
+/// The injected bug: the journal is not written, and the configuration has the sentinel ids but no epochs.
+fn without_epochs(write: &FileWrite) -> Option<FileWrite> {
+    let FileWrite::Config(text) = write else { return None };
+    let text = String::from_utf8_lossy(text);
+    let lines = text.lines().filter(|line| !line.contains("-epoch "));
+    Some(FileWrite::Config(lines.flat_map(|line| [line, "\n"]).collect::<String>().into_bytes()))
 }

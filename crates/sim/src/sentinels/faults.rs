@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use replication::handover::HandoverCommand;
-use sentinel::{ClientId, SentinelInput};
+use sentinel::{ClientCommand, SentinelInput};
 
 use super::disk::Disk;
 use super::server::PORT;
@@ -104,7 +104,6 @@ impl SentinelWorld {
         let fresh = first_config(self.hosts_of(true).len(), self.simulation.plan.injected_bug);
         if let Some(sentinel) = self.sentinels.get_mut(host) {
             sentinel.sentinel = None;
-            sentinel.waiting_actions.clear();
             sentinel.disk.crash(&mut self.simulation.random);
             if loses_disk {
                 self.simulation.disks_lost += 1;
@@ -157,7 +156,8 @@ impl SentinelWorld {
         self.simulation.trace(|| format!("operator at {sentinel}: {}", command.join(" ")));
         let args = command.iter().map(|word| word.as_bytes().to_vec()).collect();
         let protocol = resp::Protocol::Resp3;
-        self.handle_input(sentinel, SentinelInput::Command { client: ClientId(0), protocol, args });
+        let command = ClientCommand { client: None, protocol, args, rejected_script: None };
+        self.handle_input(sentinel, SentinelInput::Command(command));
     }
 
     /// Sends FAILOVER to the master.

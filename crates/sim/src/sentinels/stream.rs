@@ -126,7 +126,7 @@ impl SentinelWorld {
                 DeliveryPoll::Item(request) => request,
             };
             if self.is_watcher(server) {
-                self.serve_watcher(server, ClientId(conn), request);
+                self.serve_watcher(server, Some(ClientId(conn)), request);
             } else {
                 self.serve_server(server, conn, &request);
             }

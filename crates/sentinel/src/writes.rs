@@ -1,0 +1,329 @@
+//! Orders the writes to the journal and the configuration file, and holds back what depends on them.
+//!
+//! One write is under way at a time. Records that arrive meanwhile are written together by the next one. Requests on a
+//! link and replies to a client keep their order, so whatever follows a held action to the same destination is held,
+//! too. Other destinations are not affected.
+//!
+//! After a failed append the end of the journal is unknown, and records may be missing, so the journal is replaced as a
+//! whole. While that fails as well, votes are held back: to those who asked, this sentinel appears slow, which the
+//! protocol tolerates, and the network may do the same to any message.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use clock::Instant;
+use consensus::{GroupRecord, SavedGroup};
+
+use crate::link::LinkId;
+use crate::machine::{ClientId, FileWrite, SentinelAction};
+
+/// The journal is compacted when it exceeds this size in bytes.
+const LONG_JOURNAL: u64 = 256 * 1024;
+/// How long a failed write is not retried, unless there are new records.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Maximum number of actions held back for a client. A client that causes more is disconnected.
+const MAX_HELD: usize = 1024;
+/// The reply to a change that could not be saved.
+const NOT_SAVED: &[u8] = b"-ERR Failed to save config file. Check server logs.\r\n";
+
+/// What must be on disk before an action is performed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Condition {
+    Nothing,
+    /// The journal record with this number; zero means none.
+    Record(u64),
+    /// The configuration of this step. If it cannot be written, the reply becomes an error.
+    Config,
+}
+
+/// A journal record that actions can wait for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct JournalRecord {
+    pub(crate) number: u64,
+    pub(crate) record: GroupRecord,
+}
+
+/// The output of a step of the machine.
+#[derive(Debug, Default)]
+pub(crate) struct StepOutput {
+    /// Records to append to the journal, in this order.
+    pub(crate) records: Vec<JournalRecord>,
+    /// The configuration to write.
+    pub(crate) config: Option<Vec<u8>>,
+    /// In the order in which they are performed.
+    pub(crate) actions: Vec<(Condition, SentinelAction)>,
+}
+
+impl StepOutput {
+    pub(crate) fn push(&mut self, action: SentinelAction) {
+        self.push_after(Condition::Nothing, action);
+    }
+
+    pub(crate) fn push_after(&mut self, condition: Condition, action: SentinelAction) {
+        self.actions.push((condition, action));
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Destination {
+    Link(LinkId),
+    Client(ClientId),
+}
+
+/// What an action waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaited {
+    Nothing,
+    Record(u64),
+    /// The configuration with this number.
+    Config(u64),
+}
+
+#[derive(Debug)]
+struct HeldAction {
+    awaited: Awaited,
+    action: SentinelAction,
+}
+
+/// The write under way, with the newest record or configuration that it contains.
+#[derive(Debug, Clone, Copy)]
+enum InFlight {
+    Append { newest: u64 },
+    Replace { newest: u64 },
+    Config { number: u64 },
+}
+
+/// How the next records are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JournalState {
+    /// They are appended.
+    Intact,
+    /// The journal is too long, or its end is unknown: it is replaced.
+    Replace,
+    /// As before, and replacing it has failed: it is tried again at this time.
+    Failed(Instant),
+}
+
+/// A configuration and how far it is written. Configurations are numbered from 1.
+#[derive(Debug, Default)]
+struct ConfigFile {
+    /// The newest configuration, unless it was handed over.
+    unwritten: Option<Vec<u8>>,
+    newest: u64,
+    written: u64,
+    failed: u64,
+}
+
+/// The writes of a sentinel and the actions that wait for them.
+#[derive(Debug)]
+pub(crate) struct FileWrites {
+    in_flight: Option<InFlight>,
+    /// Records that were not handed over yet.
+    records: Vec<GroupRecord>,
+    /// The number of the newest record, and up to which all are on disk.
+    newest: u64,
+    durable: u64,
+    journal: JournalState,
+    config: ConfigFile,
+    held: BTreeMap<Destination, VecDeque<HeldAction>>,
+}
+
+impl FileWrites {
+    /// Starts with a journal of this size in bytes.
+    pub(crate) fn new(journal_bytes: u64) -> Self {
+        Self {
+            in_flight: None,
+            records: Vec::new(),
+            newest: 0,
+            durable: 0,
+            journal: journal_state(journal_bytes),
+            config: ConfigFile::default(),
+            held: BTreeMap::new(),
+        }
+    }
+
+    /// When [`FileWrites::begin_write`] retries a failed write.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        match self.journal {
+            // The end of a write is an event of its own.
+            JournalState::Failed(retry_at) if self.in_flight.is_none() && self.durable < self.newest => {
+                Some(retry_at)
+            }
+            JournalState::Failed(_) | JournalState::Intact | JournalState::Replace => None,
+        }
+    }
+
+    /// Takes the output of a step and appends the actions that wait for nothing. [`FileWrites::begin_write`] follows.
+    pub(crate) fn admit(&mut self, step: StepOutput, out: &mut Vec<SentinelAction>) {
+        let StepOutput { records, config, actions } = step;
+        if let Some(JournalRecord { number, .. }) = records.last() {
+            self.newest = *number;
+            if let JournalState::Failed(_) = self.journal {
+                self.journal = JournalState::Replace;
+            }
+        }
+        self.records.extend(records.into_iter().map(|JournalRecord { record, .. }| record));
+        if config.is_some() {
+            self.config.unwritten = config;
+            self.config.newest += 1;
+        }
+        for (condition, action) in actions {
+            let awaited = match condition {
+                Condition::Nothing => Awaited::Nothing,
+                Condition::Record(number) => Awaited::Record(number),
+                Condition::Config => Awaited::Config(self.config.newest),
+            };
+            self.admit_action(awaited, action, out);
+        }
+    }
+
+    /// Performs an action that waits for nothing, unless its destination waits.
+    pub(crate) fn admit_unconditional(&mut self, action: SentinelAction, out: &mut Vec<SentinelAction>) {
+        self.admit_action(Awaited::Nothing, action, out);
+    }
+
+    fn admit_action(&mut self, awaited: Awaited, action: SentinelAction, out: &mut Vec<SentinelAction>) {
+        let destination = match &action {
+            SentinelAction::Close(link) => {
+                self.held.remove(&Destination::Link(*link));
+                None
+            }
+            SentinelAction::Send { link, .. } => Some(Destination::Link(*link)),
+            SentinelAction::Reply { client, .. } | SentinelAction::CloseClient(client) => {
+                Some(Destination::Client(*client))
+            }
+            _ => None,
+        };
+        let Some(destination) = destination else { return out.push(action) };
+        let is_fulfilled = self.is_fulfilled(awaited);
+        match self.held.get_mut(&destination) {
+            None if is_fulfilled => out.push(self.settle(awaited, action)),
+            None => {
+                self.held.insert(destination, VecDeque::from([HeldAction { awaited, action }]));
+            }
+            Some(queue) if queue.len() < MAX_HELD => queue.push_back(HeldAction { awaited, action }),
+            Some(_) => {
+                self.held.remove(&destination);
+                out.push(match destination {
+                    Destination::Link(link) => SentinelAction::Close(link),
+                    Destination::Client(client) => SentinelAction::CloseClient(client),
+                });
+            }
+        }
+    }
+
+    /// Forgets a client that is gone.
+    pub(crate) fn forget_client(&mut self, client: ClientId) {
+        self.held.remove(&Destination::Client(client));
+    }
+
+    /// Forgets a link that is down.
+    pub(crate) fn forget_link(&mut self, link: LinkId) {
+        self.held.remove(&Destination::Link(link));
+    }
+
+    /// Begins the next write, if there is one and none is under way. `groups` is the whole content of the journal.
+    pub(crate) fn begin_write<'a>(
+        &mut self,
+        now: Instant,
+        groups: impl Iterator<Item = (&'a str, &'a SavedGroup)>,
+        out: &mut Vec<SentinelAction>,
+    ) {
+        if self.in_flight.is_some() {
+            return;
+        }
+        let is_behind = self.durable < self.newest;
+        let journal = match self.journal {
+            JournalState::Intact if is_behind => {
+                let records = std::mem::take(&mut self.records);
+                Some((InFlight::Append { newest: self.newest }, FileWrite::AppendJournal(records)))
+            }
+            JournalState::Replace if is_behind => Some(self.replace_journal(groups)),
+            JournalState::Failed(retry_at) if is_behind && now >= retry_at => {
+                Some(self.replace_journal(groups))
+            }
+            JournalState::Intact | JournalState::Replace | JournalState::Failed(_) => None,
+        };
+        let ConfigFile { unwritten, newest: number, .. } = &mut self.config;
+        let config = || Some((InFlight::Config { number: *number }, FileWrite::Config(unwritten.take()?)));
+        let Some((in_flight, write)) = journal.or_else(config) else { return };
+        self.in_flight = Some(in_flight);
+        out.push(SentinelAction::Write(write));
+    }
+
+    fn replace_journal<'a>(
+        &mut self,
+        groups: impl Iterator<Item = (&'a str, &'a SavedGroup)>,
+    ) -> (InFlight, FileWrite) {
+        self.records.clear();
+        let groups = groups.map(|(name, saved)| (name.to_owned(), saved.clone())).collect();
+        (InFlight::Replace { newest: self.newest }, FileWrite::ReplaceJournal(groups))
+    }
+
+    /// The write under way has succeeded. `journal_bytes` is the size of the journal. [`FileWrites::begin_write`]
+    /// follows.
+    pub(crate) fn on_written(&mut self, journal_bytes: u64, out: &mut Vec<SentinelAction>) {
+        match self.in_flight.take() {
+            Some(InFlight::Append { newest } | InFlight::Replace { newest }) => {
+                self.durable = newest;
+                self.journal = journal_state(journal_bytes);
+            }
+            Some(InFlight::Config { number }) => self.config.written = number,
+            None => {}
+        }
+        self.release(out);
+    }
+
+    /// The write under way has failed. [`FileWrites::begin_write`] follows.
+    pub(crate) fn on_failed(&mut self, now: Instant, out: &mut Vec<SentinelAction>) {
+        match self.in_flight.take() {
+            Some(InFlight::Append { .. }) => self.journal = JournalState::Replace,
+            Some(InFlight::Replace { .. }) => self.journal = JournalState::Failed(now + RETRY_DELAY),
+            Some(InFlight::Config { number }) => self.config.failed = number,
+            None => {}
+        }
+        self.release(out);
+    }
+
+    /// Appends the held actions that wait for nothing any more.
+    fn release(&mut self, out: &mut Vec<SentinelAction>) {
+        let mut held = std::mem::take(&mut self.held);
+        for queue in held.values_mut() {
+            while let Some(HeldAction { awaited, action }) =
+                queue.pop_front_if(|held| self.is_fulfilled(held.awaited))
+            {
+                out.push(self.settle(awaited, action));
+            }
+        }
+        held.retain(|_, queue| !queue.is_empty());
+        self.held = held;
+    }
+
+    /// Whether the outcome of the awaited write is known.
+    fn is_fulfilled(&self, awaited: Awaited) -> bool {
+        match awaited {
+            Awaited::Nothing => true,
+            Awaited::Record(number) => number <= self.durable,
+            Awaited::Config(number) => number <= self.config.written.max(self.config.failed),
+        }
+    }
+
+    /// Turns a reply into an error if its configuration could not be written.
+    fn settle(&self, awaited: Awaited, action: SentinelAction) -> SentinelAction {
+        match (awaited, action) {
+            (Awaited::Config(number), SentinelAction::Reply { client, .. })
+                if number > self.config.written =>
+            {
+                SentinelAction::Reply { client, reply: NOT_SAVED.to_vec() }
+            }
+            (_, action) => action,
+        }
+    }
+}
+
+fn journal_state(bytes: u64) -> JournalState {
+    if bytes > LONG_JOURNAL { JournalState::Replace } else { JournalState::Intact }
+}
+
+#[cfg(test)]
+mod tests;
