@@ -66,6 +66,12 @@ impl Master {
         }
     }
 
+    /// Whether all records of the group are on disk. Decisions that depend on them are postponed until then instead of
+    /// being held back, because the leadership may be lost in between.
+    pub(crate) fn is_saved(&self, cx: &Context<'_>) -> bool {
+        self.synced.back().is_none_or(|(_, number)| *number <= cx.shared.durable_record)
+    }
+
     /// The condition that a record of the group is in the journal.
     pub(crate) fn condition(&self, number: RecordNumber) -> Condition {
         let known = self.synced.iter().rev().find(|(theirs, _)| *theirs <= number.0);

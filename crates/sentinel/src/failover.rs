@@ -342,6 +342,9 @@ impl Master {
         }) {
             return;
         }
+        if !self.is_saved(cx) {
+            return;
+        }
         let link = replica.command;
         let handing_over = !forced && sent.is_none() && self.request_handover(cx, &target);
         let done = handing_over

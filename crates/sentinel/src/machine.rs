@@ -21,7 +21,7 @@ use crate::scheduler::Scheduler;
 use crate::script::{JobId, ScriptOutcome, Scripts};
 use crate::settings::Timing;
 use crate::shared::{ConfigChange, Context, SharedState};
-use crate::writes::{Condition, FileWrites, StepOutput};
+use crate::writes::{Condition, FileWrites, RETRY_DELAY, StepOutput};
 
 /// How often a master with a problem is processed, and how often one with an urgent failure is. A healthy master is
 /// processed only when something is due.
@@ -264,8 +264,14 @@ impl Driver for Sentinel {
         let mut step = StepOutput::default();
         self.detect_clock_jump(now, &mut step);
         match input {
-            SentinelInput::Written { journal_bytes } => self.writes.on_written(journal_bytes, out),
-            SentinelInput::WriteFailed => self.writes.on_failed(now, out),
+            SentinelInput::Written { journal_bytes } => {
+                self.writes.on_written(journal_bytes, out);
+                self.on_write_end(now);
+            }
+            SentinelInput::WriteFailed => {
+                self.writes.on_failed(now, out);
+                self.on_write_end(now);
+            }
             input => self.process(now, input, &mut step),
         }
         self.drop_unused_links(&mut step);
@@ -309,7 +315,9 @@ impl Sentinel {
             scripts: Scripts::default(),
             recorder: crate::failover_log::FailoverRecorder::default(),
             config_change: ConfigChange::None,
+            has_unsaved_switch: false,
             records: 0,
+            durable_record: 0,
             resolved: BTreeMap::new(),
             crash_after_election: false,
             crash_after_promotion: false,
@@ -380,6 +388,21 @@ impl Sentinel {
                 scripts.on_done(now, timing, job, outcome);
             }
             SentinelInput::Written { .. } | SentinelInput::WriteFailed => {}
+        }
+    }
+
+    fn on_write_end(&mut self, now: Instant) {
+        if self.shared.durable_record < self.writes.durable_record() {
+            self.shared.durable_record = self.writes.durable_record();
+            for master in self.masters.values().filter(|master| master.failover.is_some()) {
+                self.shared.scheduler.alarms.set_sooner(&master.name, now);
+            }
+        }
+        if self.writes.config_is_settled() {
+            self.shared.has_unsaved_switch = false;
+        }
+        if self.writes.config_is_lost() && self.shared.config_change == ConfigChange::None {
+            self.shared.config_change = ConfigChange::RetryAt(now + RETRY_DELAY);
         }
     }
 

@@ -161,6 +161,11 @@ impl Master {
 
     /// Sends due hello messages. `joint` means that the master is pinged in this round as well.
     fn send_hellos(&mut self, cx: &mut Context<'_>, joint: bool) {
+        // After a crash, a sentinel must not fall back behind a configuration epoch that it has announced. The messages
+        // are postponed instead of held back, because on their links that would delay other requests.
+        if cx.shared.has_unsaved_switch {
+            return;
+        }
         let period = cx.shared.timing.publish_period;
         let early = cx.shared.timing.ping_period_for(self.settings.down_after).min(period) / 2;
         let waits = !joint && self.hello_delay(cx).is_some();

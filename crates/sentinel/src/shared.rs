@@ -29,6 +29,8 @@ pub(crate) enum ConfigChange {
     Since(Instant),
     /// It is written at the end of the step.
     Urgent,
+    /// Writing it has failed, and is tried again at this time.
+    RetryAt(Instant),
 }
 
 impl ConfigChange {
@@ -37,6 +39,7 @@ impl ConfigChange {
             Self::None => false,
             Self::Since(since) => now.since(since) >= WRITE_DELAY,
             Self::Urgent => true,
+            Self::RetryAt(retry_at) => now >= retry_at,
         }
     }
 }
@@ -58,8 +61,12 @@ pub(crate) struct SharedState {
     pub(crate) scripts: Scripts,
     pub(crate) recorder: FailoverRecorder,
     pub(crate) config_change: ConfigChange,
+    /// Whether a switch is not in the configuration file yet, and writing it has not failed.
+    pub(crate) has_unsaved_switch: bool,
     /// Number of journal records so far.
     pub(crate) records: u64,
+    /// The newest journal record that is on disk, as are all before it.
+    pub(crate) durable_record: u64,
     /// The IP addresses of resolved hostnames, by hostname.
     pub(crate) resolved: BTreeMap<String, String>,
     pub(crate) crash_after_election: bool,
@@ -187,11 +194,12 @@ impl Context<'_> {
     /// Requires the configuration file to be written without delay, so that a switch is not forgotten in a crash.
     pub(crate) fn switched(&mut self) {
         self.shared.config_change = ConfigChange::Urgent;
+        self.shared.has_unsaved_switch = true;
     }
 
     /// Notes that the configuration has changed, so that the file is written soon.
     pub(crate) fn changed(&mut self) {
-        if self.shared.config_change == ConfigChange::None {
+        if let ConfigChange::None | ConfigChange::RetryAt(_) = self.shared.config_change {
             self.shared.config_change = ConfigChange::Since(self.now);
         }
     }

@@ -259,6 +259,73 @@ fn newer_configuration_in_a_hello_is_adopted_and_saved_at_once() {
     assert_eq!(published(&older), Vec::<String>::new());
 }
 
+/// A master's new configuration arrives in a hello message while writes take time.
+fn learn_switch(bench: &mut Bench) -> Vec<SentinelAction> {
+    bench.meet(PEER, 26380);
+    bench.has_slow_disk = true;
+    bench.hello(&format!("10.0.0.8,26380,{PEER},3,mymaster,10.0.0.2,6379,3"))
+}
+
+/// Handles deadlines for a while, connecting all links. Returns the writes and the hello messages.
+fn writes_and_hellos(
+    bench: &mut Bench,
+    mut pending: Vec<SentinelAction>,
+) -> (Vec<SentinelAction>, Vec<String>) {
+    let (mut writes, mut hellos) = (Vec::new(), Vec::new());
+    let end = bench.now + Duration::from_millis(500);
+    while bench.now < end {
+        while let Some(action) = pending.pop() {
+            match action {
+                SentinelAction::Connect { link, .. } => {
+                    pending
+                        .extend(bench.input(SentinelInput::Connected { link, local_ip: "10.0.0.9".into() }));
+                }
+                SentinelAction::Write(_) => writes.push(action),
+                SentinelAction::Send { request, .. } if request[0] == b"PUBLISH" => {
+                    hellos.push(String::from_utf8(request[2].clone()).unwrap());
+                }
+                _ => {}
+            }
+        }
+        bench.now = bench.now.max(bench.sentinel.next_deadline().expect("ticks never end"));
+        pending.extend(bench.deadline());
+    }
+    (writes, hellos)
+}
+
+fn announce_the_switch(hellos: &[String]) -> bool {
+    !hellos.is_empty() && hellos.iter().all(|hello| hello.ends_with("mymaster,10.0.0.2,6379,3"))
+}
+
+/// Found by the simulator (6 nodes, seed 65): a sentinel that crashed before its configuration was on disk restarted
+/// with an older configuration epoch than it had announced.
+#[test]
+fn configuration_epoch_is_announced_once_it_is_on_disk() {
+    let mut bench = Bench::new();
+    let out = learn_switch(&mut bench);
+    let (writes, hellos) = writes_and_hellos(&mut bench, out);
+    assert!(matches!(writes[..], [SentinelAction::Write(FileWrite::Config(_))]), "{writes:?}");
+    assert_eq!(hellos, Vec::<String>::new());
+    let out = bench.input(SentinelInput::Written { journal_bytes: 0 });
+    let (_, hellos) = writes_and_hellos(&mut bench, out);
+    assert!(announce_the_switch(&hellos), "{hellos:?}");
+}
+
+#[test]
+fn configuration_that_could_not_be_written_is_announced_and_written_again() {
+    let mut bench = Bench::new();
+    let out = learn_switch(&mut bench);
+    let (first, _) = writes_and_hellos(&mut bench, out);
+    let out = bench.input(SentinelInput::WriteFailed);
+    let (writes, hellos) = writes_and_hellos(&mut bench, out);
+    assert_eq!(writes, [], "the write is repeated with a delay");
+    assert!(announce_the_switch(&hellos), "{hellos:?}");
+    bench.now += Duration::from_millis(500);
+    let out = bench.deadline();
+    let (writes, _) = writes_and_hellos(&mut bench, out);
+    assert_eq!(writes, first);
+}
+
 /// Found by the simulator: the reply to a query about the old master arrived after the switch and made the new master
 /// objectively down in the view of one sentinel.
 #[test]

@@ -130,7 +130,7 @@ impl Master {
     }
 
     /// Sends a transaction; `pending` describes how to interpret the reply to EXEC. Returns false if the link is down
-    /// or has too many pending replies.
+    /// or has too many pending replies, or if what this sentinel has voted for is not on disk yet.
     fn transact(
         &self,
         cx: &mut Context<'_>,
@@ -138,18 +138,20 @@ impl Master {
         commands: Vec<Vec<String>>,
         pending: PendingReply,
     ) -> bool {
+        if !self.is_saved(cx) {
+            return false;
+        }
         let Some(state) = cx.shared.links.find(link) else { return false };
         if !state.is_up() || state.pending.len() + commands.len() + 2 > MAX_PENDING {
             return false;
         }
         state.last_error = None;
-        let condition = Condition::Record(self.synced.back().map_or(0, |(_, number)| *number));
         let alone = |command| vec![self.settings.command(command).to_owned()];
         let begin = std::iter::once((alone("MULTI"), PendingReply::Plain));
         let middle = commands.into_iter().map(|command| (command, PendingReply::Plain));
         for (command, pending) in begin.chain(middle).chain([(alone("EXEC"), pending)]) {
             let words = command.into_iter().map(String::into_bytes).collect();
-            cx.send_after(condition, link, pending, words);
+            cx.send_after(Condition::Nothing, link, pending, words);
         }
         true
     }

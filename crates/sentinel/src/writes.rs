@@ -19,8 +19,8 @@ use crate::machine::{ClientId, FileWrite, SentinelAction};
 
 /// The journal is compacted when it exceeds this size in bytes.
 const LONG_JOURNAL: u64 = 256 * 1024;
-/// How long a failed write is not retried, unless there are new records.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// How long a failed write is not retried, unless there is something new to write.
+pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of actions held back for a client. A client that causes more is disconnected.
 const MAX_HELD: usize = 1024;
 /// The reply to a change that could not be saved.
@@ -283,6 +283,21 @@ impl FileWrites {
             None => {}
         }
         self.release(out);
+    }
+
+    /// The number of the newest record that is on disk, as are all before it.
+    pub(crate) fn durable_record(&self) -> u64 {
+        self.durable
+    }
+
+    /// Whether the newest configuration could not be written.
+    pub(crate) fn config_is_lost(&self) -> bool {
+        self.config.newest > 0 && self.config.failed == self.config.newest
+    }
+
+    /// Whether the newest configuration has been written, or could not be.
+    pub(crate) fn config_is_settled(&self) -> bool {
+        self.is_fulfilled(Awaited::Config(self.config.newest))
     }
 
     /// Appends the held actions that wait for nothing any more.

@@ -12,8 +12,8 @@ use clock::Instant;
 use driver::Driver;
 use resp::{Protocol, parse_value};
 use sentinel::{
-    ClientCommand, ClientId, FileWrite, LinkId, SavedJournal, Sentinel, SentinelAction, SentinelConfig,
-    SentinelInput,
+    ClientCommand, ClientId, FileWrite, HELLO_CHANNEL, LinkId, SavedJournal, Sentinel, SentinelAction,
+    SentinelConfig, SentinelInput,
 };
 
 use self::disk::Disk;
@@ -62,6 +62,11 @@ enum SentinelSimEvent {
         host: usize,
         incarnation: u64,
         fails: bool,
+    },
+    /// A sentinel crashes while it writes to its disk.
+    CrashInWrite {
+        host: usize,
+        incarnation: u64,
     },
     /// A server in a handover is polled.
     Handover {
@@ -135,6 +140,11 @@ impl SimulatedSystem for SentinelWorld {
             SentinelSimEvent::ToClient { conn } => self.pump_to_client(conn),
             SentinelSimEvent::WriteEnds { host, incarnation, fails } => {
                 self.end_write(host, incarnation, fails);
+            }
+            SentinelSimEvent::CrashInWrite { host, incarnation } => {
+                if self.simulation.is_incarnation(host, incarnation) {
+                    self.crash(host, 1, 40);
+                }
             }
             SentinelSimEvent::Handover { host, incarnation }
                 if self.simulation.is_incarnation(host, incarnation) =>
@@ -267,6 +277,9 @@ impl SentinelWorld {
             let journal_bytes = process.disk.finish();
             sentinel.handle(now, SentinelInput::Written { journal_bytes }, &mut out);
         }
+        let restart = SentinelObservation::Start { sentinel: &sentinel.my_id().to_string() };
+        check_invariants(&mut self.invariants, &mut self.simulation, &restart);
+        let process = self.sentinel(host);
         process.sentinel = Some(sentinel);
         process.links.clear();
         process.last_info.clear();
@@ -300,6 +313,16 @@ impl SentinelWorld {
                         voter: &id,
                         term,
                         vote,
+                    }));
+                }
+                SentinelAction::Send { request, .. }
+                    if request.get(1).is_some_and(|channel| channel == HELLO_CHANNEL.as_bytes())
+                        && !self.sentinel(host).disk.config_is_lost =>
+                {
+                    let config_epoch = announced_epoch(&id, request);
+                    seen.extend(config_epoch.map(|config_epoch| SentinelObservation::Announcement {
+                        sentinel: &id,
+                        config_epoch,
                     }));
                 }
                 SentinelAction::Log { text, .. } if text.contains("+selected-slave") => {
@@ -364,11 +387,14 @@ impl SentinelWorld {
     fn begin_write(&mut self, host: usize, write: FileWrite) {
         let (incarnation, injected_bug) =
             (self.simulation.processes[host].incarnation, self.simulation.plan.injected_bug);
-        let is_journal = !matches!(write, FileWrite::Config(_));
-        let fails = is_journal && !self.simulation.healed && self.simulation.random.percent(3);
         self.sentinel(host).disk.begin(write, injected_bug);
-        let time = self.simulation.random.millis(0, 4);
+        let fails = !self.simulation.healed && self.simulation.random.percent(3);
+        let is_slow = !self.simulation.healed && self.simulation.random.percent(3);
+        let time = self.simulation.random.millis(0, if is_slow { 300 } else { 4 });
         self.simulation.schedule_after(time, SentinelSimEvent::WriteEnds { host, incarnation, fails });
+        if is_slow && self.simulation.random.percent(30) {
+            self.simulation.schedule_after(time / 2, SentinelSimEvent::CrashInWrite { host, incarnation });
+        }
     }
 
     fn end_write(&mut self, host: usize, incarnation: u64, fails: bool) {
@@ -425,6 +451,14 @@ impl SentinelWorld {
     fn find(&self, ip: &str) -> Option<usize> {
         self.ips.iter().position(|other| other == ip)
     }
+}
+
+/// Returns the configuration epoch in a hello message that a sentinel sends about itself.
+fn announced_epoch(id: &str, request: &[Vec<u8>]) -> Option<u64> {
+    let hello = std::str::from_utf8(request.get(2)?).ok()?;
+    let fields: Vec<&str> = hello.split(',').collect();
+    let is_own = fields.get(2) == Some(&id);
+    fields.last().filter(|_| is_own)?.parse().ok()
 }
 
 /// Passes an event to the invariants.

@@ -69,6 +69,8 @@ pub(super) struct World {
     pub(super) killed_scripts: Vec<JobId>,
     pub(super) resolves: Vec<String>,
     pub(super) crashed: bool,
+    /// Whether writes take time: the test reports their end.
+    pub(super) has_slow_disk: bool,
     pub(super) log: Vec<String>,
     /// The replies to the current command.
     replies: String,
@@ -130,6 +132,7 @@ impl World {
             killed_scripts: Vec::new(),
             resolves: Vec::new(),
             crashed: false,
+            has_slow_disk: false,
             log: Vec::new(),
             replies: String::new(),
         };
@@ -242,7 +245,9 @@ impl World {
                     self.log.push(text);
                     None
                 }
-                SentinelAction::Write(_) => Some(SentinelInput::Written { journal_bytes: 0 }),
+                SentinelAction::Write(_) => {
+                    (!self.has_slow_disk).then_some(SentinelInput::Written { journal_bytes: 0 })
+                }
                 SentinelAction::Reply { reply, .. } => {
                     self.replies += &String::from_utf8(reply).unwrap();
                     None

@@ -1,7 +1,7 @@
 //! A sentinel's disk with its configuration file and journal in their real formats.
 //!
-//! A crash may lose unsynced bytes from any position on. A failed append leaves some of its bytes. Only writes to the
-//! journal fail.
+//! A crash may lose unsynced bytes from any position on. A failed append leaves some of its bytes. The
+//! configuration and a compacted journal are replaced as a whole, so the old or the new one survives.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,8 @@ pub(super) struct Disk {
     pub(super) config: Vec<u8>,
     journal: Vec<u8>,
     synced: usize,
+    /// Whether the last write of the configuration failed, so that a crash may restore an older one.
+    pub(super) config_is_lost: bool,
     /// The write under way, and what it writes in case of an injected bug.
     pending: Option<(FileWrite, Option<FileWrite>)>,
 }
@@ -23,7 +25,7 @@ impl Disk {
     pub(super) fn new(config: Vec<u8>) -> Self {
         let journal = journal::encode_header();
         let synced = journal.len();
-        Self { config, journal, synced, pending: None }
+        Self { config, journal, synced, config_is_lost: false, pending: None }
     }
 
     pub(super) fn journal_bytes(&self) -> u64 {
@@ -39,10 +41,7 @@ impl Disk {
         };
         match &written {
             Some(FileWrite::AppendJournal(records)) => self.journal.extend(journal::encode_frame(records)),
-            // A switch that is learned from a hello message is only in the configuration, so a crash before its end
-            // would be seen as an epoch that went back.
-            Some(FileWrite::Config(text)) => self.config.clone_from(text),
-            Some(FileWrite::ReplaceJournal(_)) | None => {}
+            Some(FileWrite::ReplaceJournal(_) | FileWrite::Config(_)) | None => {}
         }
         self.pending = Some((write, written));
     }
@@ -61,7 +60,8 @@ impl Disk {
                 self.journal = journal::encode_journal(groups);
                 self.synced = self.journal.len();
             }
-            Some(FileWrite::Config(_)) | None => {}
+            Some(FileWrite::Config(text)) => (self.config, self.config_is_lost) = (text, false),
+            None => {}
         }
         self.journal_bytes()
     }
@@ -70,7 +70,13 @@ impl Disk {
     pub(super) fn fail(&mut self, random: &mut RandomSource) {
         match &self.pending {
             Some((FileWrite::AppendJournal(_), _)) => self.tear(random),
-            Some(_) if random.percent(50) => _ = self.finish(),
+            Some((FileWrite::ReplaceJournal(_), _)) if random.percent(50) => _ = self.finish(),
+            Some((FileWrite::Config(_), _)) => {
+                if random.percent(50) {
+                    self.finish();
+                }
+                self.config_is_lost = true;
+            }
             _ => {}
         }
         self.pending = None;
@@ -79,7 +85,7 @@ impl Disk {
     /// Cuts the power; a part of the unsynced bytes survives.
     pub(super) fn crash(&mut self, random: &mut RandomSource) {
         match &self.pending {
-            Some((FileWrite::ReplaceJournal(_), _)) if random.percent(50) => {
+            Some((FileWrite::ReplaceJournal(_) | FileWrite::Config(_), _)) if random.percent(50) => {
                 self.finish();
             }
             _ => self.tear(random),

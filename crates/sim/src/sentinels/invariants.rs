@@ -21,6 +21,10 @@ pub(super) enum SentinelObservation<'a> {
     VoteGiven { voter: &'a str, term: u64, vote: u64 },
     /// A sentinel orders a server to become master.
     Promotion { leader: &'a Sentinel, server: String },
+    /// A sentinel starts from its disk.
+    Start { sentinel: &'a str },
+    /// A sentinel sends a hello message with its configuration epoch.
+    Announcement { sentinel: &'a str, config_epoch: u64 },
     /// A sentinel has processed an input.
     Step { sentinel: &'a Sentinel, status: MasterStatus },
 }

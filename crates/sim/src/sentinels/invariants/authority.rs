@@ -67,7 +67,9 @@ impl Invariant<SentinelObservation<'_>> for Authority {
                 Ok(())
             }
             SentinelObservation::Step { sentinel, status } => self.on_step(sentinel.my_id(), status),
-            SentinelObservation::VoteGiven { .. } => Ok(()),
+            SentinelObservation::Start { .. }
+            | SentinelObservation::Announcement { .. }
+            | SentinelObservation::VoteGiven { .. } => Ok(()),
             SentinelObservation::Promotion { leader, .. } => {
                 let status = leader.status(MASTER).ok_or("a promotion without a master")?;
                 let epoch = status.failover_epoch.ok_or("a promotion without a failover")?;

@@ -1,25 +1,48 @@
-//! A sentinel's epochs never decrease, also across restarts, as long as it keeps its id; and each
-//! configuration epoch means the same master address at every sentinel.
+//! A sentinel's configuration epoch never decreases as long as the process runs. Across restarts it never falls below an
+//! epoch that the sentinel has announced, unless the configuration file could not be written. Each configuration epoch
+//! means the same master address at every sentinel.
+
+use std::collections::BTreeMap;
 
 use sentinel::Addr;
 
 use super::SentinelObservation;
 use crate::invariant::{Invariant, NonDecreasing, SetOnce};
 
+const EPOCH: &str = "configuration epoch";
+
 #[derive(Debug, Default)]
 pub(super) struct Epochs {
-    newest: NonDecreasing<String, u64>,
+    current: NonDecreasing<String, u64>,
+    announced: BTreeMap<String, u64>,
     addresses: SetOnce<u64, Addr>,
 }
 
 impl Invariant<SentinelObservation<'_>> for Epochs {
     fn check(&mut self, seen: &SentinelObservation<'_>) -> Result<(), String> {
-        let SentinelObservation::Step { sentinel, status } = seen else { return Ok(()) };
-        let id = sentinel.my_id().to_string();
-        self.newest.check_next(&id, status.config_epoch, "configuration epoch")?;
-        let epoch = status.config_epoch;
-        self.addresses.record(epoch, &status.addr).map_err(|known| {
-            format!("configuration epoch {epoch} means {known} and for {id} {}", status.addr)
-        })
+        match seen {
+            SentinelObservation::Start { sentinel } => {
+                let id = (*sentinel).to_owned();
+                self.current.remove(&id);
+                let announced = self.announced.get(&id).copied().unwrap_or(0);
+                self.current.check_next(&id, announced, EPOCH)
+            }
+            SentinelObservation::Announcement { sentinel, config_epoch } => {
+                let announced = self.announced.entry((*sentinel).to_owned()).or_default();
+                *announced = (*announced).max(*config_epoch);
+                Ok(())
+            }
+            SentinelObservation::Step { sentinel, status } => {
+                let id = sentinel.my_id().to_string();
+                let epoch = status.config_epoch;
+                self.current.check_next(&id, epoch, EPOCH)?;
+                self.addresses.record(epoch, &status.addr).map_err(|known| {
+                    format!("configuration epoch {epoch} means {known} and for {id} {}", status.addr)
+                })
+            }
+            SentinelObservation::Ballot { .. }
+            | SentinelObservation::VoteGiven { .. }
+            | SentinelObservation::Promotion { .. } => Ok(()),
+        }
     }
 }
