@@ -61,11 +61,9 @@ pub enum DispatchStatus {
     /// This request has blocked its client. [`Dispatcher::end_wait`] must be called once the request is served
     /// ([`crate::Waiter::is_served`]) or its wait ends for another reason.
     Blocked,
-    /// This request has not run and is slow: the connection moves to a background worker with it.
-    SlowCommand,
-    /// This request has not run and waits for a slot that another thread has locked for some time. The connection moves
-    /// to a background worker reserved for such waits, so that it does not queue behind unrelated slow commands.
-    SlotsLocked,
+    /// This request has not run, and its connection must move to the background worker for this reason. A connection
+    /// that is on that worker already retries after the worker's other connections.
+    Offload(OffloadReason),
     /// The session's time slice is over ([`Session::time_slice_end`]); this request is the first of the next one.
     TimeSliceOver,
     /// The connection must be closed after the output has been sent.
@@ -154,7 +152,7 @@ impl Commands {
 
 impl Dispatcher<'_> {
     /// Runs requests and appends their replies to `out`. Returns why it stopped, and an index: that of the request at
-    /// which it stopped (`Node`, `Paused`, `Blocked`, `SlowCommand`, `TimeSliceOver`), otherwise that of the next
+    /// which it stopped (`Node`, `Paused`, `Blocked`, `Offload`, `TimeSliceOver`), otherwise that of the next
     /// request.
     pub fn run(
         self,
@@ -176,7 +174,7 @@ impl Dispatcher<'_> {
     }
 
     /// Runs a command again whose wait has ended without a reply ([`WaitEnd::RunsAgain`]), and appends its reply to
-    /// `out`. While this returns `Paused`, `SlowCommand` or `SlotsLocked`, the command is not complete and no other
+    /// `out`. While this returns `Paused` or `Offload`, the command is not complete and no other
     /// request of the client may run.
     pub fn retry(
         self,
@@ -334,8 +332,7 @@ impl Engine {
                 DispatchStatus::Node(_)
                 | DispatchStatus::Paused
                 | DispatchStatus::Blocked
-                | DispatchStatus::SlowCommand
-                | DispatchStatus::SlotsLocked
+                | DispatchStatus::Offload(_)
                 | DispatchStatus::TimeSliceOver => {
                     return Some((number, flow));
                 }
@@ -513,7 +510,7 @@ impl Engine {
         pipeline.is_shown = false;
         // ASKING applies to one command, or to the transaction that starts with it.
         let asked = pipeline.context.session.take_asking();
-        let here = pipeline.context.session.background() == BackgroundMode::OnBackgroundWorker;
+        let here = pipeline.context.session.background().is_on_slow_worker();
         pipeline.context.long_slots = here.then(|| self.begin_in_background(&pipeline.context, request));
         let flow = match self.check_or_queue(pipeline, request, asked) {
             Ok(entry) => self.run_admitted(pipeline, request, entry, asked),
@@ -602,7 +599,7 @@ impl Engine {
         }
         let gate = self.settings.node_flags();
         if !brief && self.must_move_to_background(&pipeline.context, entry, request.args, gate) {
-            return Ok(DispatchStatus::SlowCommand);
+            return Ok(DispatchStatus::Offload(OffloadReason::SlowCommand));
         }
         let is_logged = pipeline.context.session.origin().is_logged();
         if gate.contains(NodeFlags::MONITORED) && !is_logged {
@@ -659,7 +656,7 @@ impl Engine {
             CommandOutcome::Pause => return Ok(DispatchStatus::Paused),
             CommandOutcome::Offload(reason) => {
                 pipeline.context.reply.truncate(start);
-                return Ok(reason.into());
+                return Ok(DispatchStatus::Offload(reason));
             }
             CommandOutcome::Defer(command) => return Ok(DispatchStatus::Node(command)),
             CommandOutcome::Block(wait) if pipeline.context.can_block() => {
@@ -766,7 +763,7 @@ impl Engine {
                     }
                 }
                 Err(CommandOutcome::Pause) => return Err(DispatchStatus::Paused),
-                Err(CommandOutcome::Offload(reason)) => return Err(reason.into()),
+                Err(CommandOutcome::Offload(reason)) => return Err(DispatchStatus::Offload(reason)),
                 Err(outcome) => pipeline.context.reject(request.command, &outcome.into_error()),
             }
             return Err(DispatchStatus::Done);
@@ -805,10 +802,7 @@ impl Engine {
         if self.latency.reaches_threshold(ran.nanos) {
             let event = if flags.contains(Flags::FAST) { "fast-command" } else { "command" };
             self.latency.sample(event, now, ran.nanos);
-            if matches!(
-                session.background(),
-                BackgroundMode::OnBackgroundWorker | BackgroundMode::OnWaitWorker
-            ) {
+            if let BackgroundMode::Offloaded(_) = session.background() {
                 self.latency.sample("background-command", now, ran.nanos);
             }
         }

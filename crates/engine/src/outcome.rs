@@ -29,8 +29,10 @@ pub enum CommandOutcome {
 pub enum OffloadReason {
     /// The command is slow, or a slow command holds its slots.
     SlowCommand,
-    /// Another thread has kept the command's slots locked for some time.
+    /// Another thread has kept one of the command's slots locked for some time.
     SlotsLocked,
+    /// The command needs all slots, and another thread has kept one of them locked for some time.
+    AllSlotsLocked,
 }
 
 impl From<CommandError> for CommandOutcome {

@@ -260,7 +260,7 @@ impl Session {
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.rights.is_unrestricted()
-            && self.background() != BackgroundMode::OnBackgroundWorker
+            && !self.background().is_on_slow_worker()
             && !(self.next.asking || self.closing)
             && self.protocol.pushes == Pushes::None
             && self.protocol.suppression == ReplySuppression::None

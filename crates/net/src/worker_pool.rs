@@ -14,7 +14,7 @@ mod placement;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use engine::{Engine, NodeFlags};
+use engine::{Engine, NodeFlags, OffloadReason};
 use parking_lot::Mutex;
 use process::stall_detector::{StallDetector, StallState, ThreadActivity};
 use tokio::sync::mpsc::UnboundedSender;
@@ -62,9 +62,8 @@ pub trait MigratingConnection: Send {
     /// Assigns the connection to another owning worker.
     fn set_owner(&mut self, owner: usize);
 
-    /// Marks the connection as served by a background worker. `is_waiting` selects the background worker where blocking
-    /// commands wait.
-    fn enter_background(&mut self, in_flight: InFlightCount, is_waiting: bool);
+    /// Marks the connection as served by the background worker for commands with this reason.
+    fn enter_background(&mut self, in_flight: InFlightCount, reason: OffloadReason);
 
     /// Undoes [`Self::enter_background`].
     fn leave_background(&mut self);
@@ -116,10 +115,59 @@ struct RunningPool {
 
 struct PooledWorkers {
     workers: Vec<PooledWorker>,
-    /// The background workers. The last one only runs commands that wait for locks.
-    background: Vec<PooledWorker>,
+    background: BackgroundWorkers,
     /// Decides which worker serves each connection.
     placement: ConnectionPlacement,
+}
+
+/// The background workers. All are missing if slow commands run on the connections' own workers, and while the server
+/// stops.
+#[derive(Default)]
+struct BackgroundWorkers {
+    /// For slow commands.
+    slow: Vec<PooledWorker>,
+    /// For commands that wait for a locked slot. Such a command waits for a few milliseconds at a time, so that it does
+    /// not delay the other connections of this worker.
+    slot_waits: Option<PooledWorker>,
+    /// For commands that wait until they can lock all slots.
+    all_slots_waits: Option<PooledWorker>,
+}
+
+/// The handles of the background workers, by the reason for which connections move to them.
+#[derive(Debug)]
+pub struct BackgroundHandles {
+    /// The workers for slow commands.
+    pub slow: Vec<WorkerHandle>,
+    /// The worker for commands that wait for a locked slot.
+    pub slot_waits: WorkerHandle,
+    /// The worker for commands that wait until they can lock all slots.
+    pub all_slots_waits: WorkerHandle,
+}
+
+impl BackgroundWorkers {
+    fn new(handles: Option<BackgroundHandles>) -> Self {
+        handles.map_or_else(Self::default, |handles| Self {
+            slow: handles.slow.into_iter().map(PooledWorker::new).collect(),
+            slot_waits: Some(PooledWorker::new(handles.slot_waits)),
+            all_slots_waits: Some(PooledWorker::new(handles.all_slots_waits)),
+        })
+    }
+
+    /// Returns the worker for a connection that moves for this reason: of several workers, the one with the fewest
+    /// connections.
+    fn select(&self, reason: OffloadReason) -> Option<&PooledWorker> {
+        match reason {
+            OffloadReason::SlowCommand => {
+                self.slow.iter().min_by_key(|worker| Arc::strong_count(&worker.in_flight))
+            }
+            OffloadReason::SlotsLocked => self.slot_waits.as_ref(),
+            OffloadReason::AllSlotsLocked => self.all_slots_waits.as_ref(),
+        }
+    }
+
+    fn into_workers(self) -> impl Iterator<Item = PooledWorker> {
+        self.slow.into_iter().chain(self.slot_waits).chain(self.all_slots_waits)
+    }
 }
 
 struct PooledWorker {
@@ -207,10 +255,15 @@ impl WorkerPool {
     ///
     /// # Panics
     /// If called twice.
-    pub fn start(&self, workers: Vec<WorkerHandle>, background: Vec<WorkerHandle>, spawn: SpawnWorker) {
+    pub fn start(
+        &self,
+        workers: Vec<WorkerHandle>,
+        background: Option<BackgroundHandles>,
+        spawn: SpawnWorker,
+    ) {
         let placement = ConnectionPlacement::new(workers.len());
-        let [workers, background] =
-            [workers, background].map(|handles| handles.into_iter().map(PooledWorker::new).collect());
+        let workers = workers.into_iter().map(PooledWorker::new).collect();
+        let background = BackgroundWorkers::new(background);
         let pool = Mutex::new(PooledWorkers { workers, background, placement });
         assert!(self.0.set(RunningPool { pool, spawn }).is_ok(), "a server's workers are started once");
     }
@@ -244,9 +297,9 @@ impl WorkerPool {
         let Some(running) = self.0.get() else { return };
         let mut pool = running.pool.lock();
         pool.placement = ConnectionPlacement::default();
-        let all = [std::mem::take(&mut pool.workers), std::mem::take(&mut pool.background)];
+        let (workers, background) = (std::mem::take(&mut pool.workers), std::mem::take(&mut pool.background));
         drop(pool);
-        for worker in all.into_iter().flatten() {
+        for worker in workers.into_iter().chain(background.into_workers()) {
             drop(worker.sender);
             if worker.thread.join().is_err() {
                 tracing::error!("a worker thread panicked");
@@ -272,19 +325,17 @@ impl WorkerPool {
         self.return_to_owner(client);
     }
 
-    /// Moves a connection to the least loaded background worker, or to the waiting worker if `is_waiting` is set.
+    /// Moves a connection to the background worker for commands with this reason.
     pub fn move_to_background(
         &self,
         mut client: Box<dyn MigratingConnection>,
-        is_waiting: bool,
+        reason: OffloadReason,
         engine: &Engine,
     ) {
         let mut pool = self.running_pool().pool.lock();
-        // The list is empty while the server stops.
-        let Some((waiting, running)) = pool.background.split_last() else { return };
-        let idlest = || running.iter().min_by_key(|worker| Arc::strong_count(&worker.in_flight));
-        let Some(worker) = (if is_waiting { Some(waiting) } else { idlest() }) else { return };
-        client.enter_background(worker.in_flight.clone(), is_waiting);
+        // There are no background workers while the server stops.
+        let Some(worker) = pool.background.select(reason) else { return };
+        client.enter_background(worker.in_flight.clone(), reason);
         if engine.settings.node_flags().contains(NodeFlags::BUSY) {
             // A stalled background worker may already have sent its connections away, and would not do so again. Its
             // owner replies to the client with the BUSY error.

@@ -19,8 +19,8 @@ use std::time::Duration;
 use config::keys;
 use durability::stream::commit_point::{CommitPoint, HistoryEnded, HistoryNumber, HistoryOffset};
 use engine::{
-    BackgroundMode, Client, ClientFlags, CommandOrigin, DispatchStatus, NodeCommand, PipelinedRequests,
-    Session, UnblockReason, WaitEnd, Waiter,
+    BackgroundMode, Client, ClientFlags, CommandOrigin, DispatchStatus, NodeCommand, OffloadReason,
+    PipelinedRequests, Session, UnblockReason, WaitEnd, Waiter,
 };
 use net::context::OutputLimit;
 use net::detached_connection::DetachedConnection;
@@ -111,10 +111,8 @@ pub(crate) enum Event {
     Paused(u64),
     /// The command is blocked on keys. Later polls continue the wait.
     Blocked,
-    /// The next command is slow and must run on a background worker.
-    Long,
-    /// The next command needs a resource that another thread holds, and must wait on a background worker.
-    Held,
+    /// The next command must run on a background worker, for this reason.
+    Offload(OffloadReason),
     /// The slow command has run, and the connection can leave its background worker.
     Return,
     /// The client has written, and its next request is delayed for this long.
@@ -190,7 +188,7 @@ impl Connection {
                 Box::pin(self.wait_for_unpause(ends)).await;
             }
             // The callers handle these events: the connection moves to another thread or stays in its slot.
-            Event::Long | Event::Held | Event::Return | Event::Blocked => {}
+            Event::Offload(_) | Event::Return | Event::Blocked => {}
             Event::Slowed(time) => {
                 Box::pin(self.wait(tokio::time::sleep(time))).await;
             }
@@ -226,17 +224,18 @@ impl Connection {
         self.stream.detach()
     }
 
-    /// Moves the connection to a background worker, where it executes a slow command or waits.
-    pub(crate) fn enter_background(&mut self, in_flight: InFlightCount, waits: bool) {
+    /// Moves the connection to the background worker for commands with this reason.
+    pub(crate) fn enter_background(&mut self, in_flight: InFlightCount, reason: OffloadReason) {
         self.in_flight = Some(in_flight);
-        self.session.set_background(if waits {
-            BackgroundMode::OnWaitWorker
-        } else {
-            BackgroundMode::OnBackgroundWorker
-        });
+        self.session.set_background(BackgroundMode::Offloaded(reason));
         self.session.client().set_in_background(true, process::time::now());
+        self.restart_turn();
+    }
+
+    /// Lets the next poll run the pending requests again, in a new time slice, since the current one may be nearly used
+    /// up.
+    pub(crate) fn restart_turn(&mut self) {
         self.unrun = true;
-        // The current time slice may be nearly used up.
         self.turn.end();
     }
 
@@ -874,8 +873,7 @@ fn next_step(status: DispatchStatus, ends: u64, request: impl FnOnce() -> Reques
         DispatchStatus::TimeSliceOver => (false, None),
         DispatchStatus::Paused => (false, Some(Event::Paused(ends))),
         DispatchStatus::Blocked => (true, Some(Event::Blocked)),
-        DispatchStatus::SlowCommand => (false, Some(Event::Long)),
-        DispatchStatus::SlotsLocked => (false, Some(Event::Held)),
+        DispatchStatus::Offload(reason) => (false, Some(Event::Offload(reason))),
         DispatchStatus::Node(command) => (true, Some(Event::Node(command, request()))),
     };
     Some(NextStep { consumes, event })

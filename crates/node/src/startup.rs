@@ -11,7 +11,7 @@ use engine::{Commands, Engine, NodeFlags, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, prepare_chunk};
 use net::listener::{self, ListenPorts};
 use net::scratch::install_scratch;
-use net::worker_pool::{SpawnWorker, WorkerHandle};
+use net::worker_pool::{BackgroundHandles, SpawnWorker, WorkerHandle};
 use process::{StartError, access, alarm, crash, daemon, file_limit, log, paths, random, title};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -276,7 +276,7 @@ fn log_from_script(level: u8, text: &str) {
 /// Runs the control thread, which accepts clients, runs timers and waits for the end of the server.
 async fn run_control_thread(
     server: &Arc<Server>,
-    (workers, background): (Vec<WorkerHandle>, Vec<WorkerHandle>),
+    (workers, background): (Vec<WorkerHandle>, Option<BackgroundHandles>),
     cluster: Option<cluster::PreparedCluster>,
 ) -> Result<()> {
     daemon::ignore_hangups()?;

@@ -8,8 +8,8 @@
 //! One more worker is in reserve. A watchdog checks every few milliseconds whether a command blocks a worker. The
 //! worker's other connections and new clients are then served by the reserve thread ([`net::worker_pool`]).
 //!
-//! Background workers (`long-command-threads`) run slow commands. A connection whose next command is slow moves to one
-//! of them ([`move_to_background`]), and returns when it has nothing more to run ([`return_to_owner`]).
+//! Background workers (`long-command-threads`) run slow commands, and commands that wait long for slots. A connection
+//! whose next command is one of these moves to such a worker ([`move_to_background`]), and returns when it has nothing more to run ([`return_to_owner`]).
 pub(crate) mod connection_slot;
 
 use std::cell::RefCell;
@@ -20,12 +20,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use config::keys;
+use engine::OffloadReason;
 use net::scratch::{install_scratch, with_scratch};
 use net::tls::HANDSHAKE_TIMEOUT;
 use net::transport::{Socket, Stream};
 use net::wake_batches::WakeBatches;
 use net::worker_pool::{
-    self, InFlightCount, Mailbox as _, MailboxMessage, MigratingConnection, WorkerHandle,
+    self, BackgroundHandles, InFlightCount, Mailbox as _, MailboxMessage, MigratingConnection, WorkerHandle,
 };
 use parking_lot::Mutex;
 use process::event_loops::WORKER_NAME_PREFIX;
@@ -65,15 +66,18 @@ pub(crate) fn spawn_worker(server: &Arc<Server>, number: usize) -> std::io::Resu
     spawn_thread(server, Some(number), format!("{WORKER_NAME_PREFIX}{number}"))
 }
 
-/// Starts the configured number of background workers for slow commands, and one more for commands that wait for locks.
-pub(crate) fn spawn_background(server: &Arc<Server>) -> std::io::Result<Vec<WorkerHandle>> {
-    let names = match server.config.get(keys::LONG_COMMAND_THREADS) {
-        0 => Vec::new(),
-        count => {
-            (0..count).map(|number| format!("background-{number}")).chain(["waiting".to_owned()]).collect()
-        }
-    };
-    names.into_iter().map(|name| spawn_thread(server, None, name)).collect()
+/// Starts the configured number of background workers for slow commands, and those for commands that wait for slots.
+pub(crate) fn spawn_background(server: &Arc<Server>) -> std::io::Result<Option<BackgroundHandles>> {
+    let count = server.config.get(keys::LONG_COMMAND_THREADS);
+    if count == 0 {
+        return Ok(None);
+    }
+    let spawn = |name: String| spawn_thread(server, None, name);
+    Ok(Some(BackgroundHandles {
+        slow: (0..count).map(|number| spawn(format!("background-{number}"))).collect::<Result<_, _>>()?,
+        slot_waits: spawn("slot-waits".to_owned())?,
+        all_slots_waits: spawn("all-slots-waits".to_owned())?,
+    }))
 }
 
 fn spawn_thread(server: &Arc<Server>, number: Option<usize>, name: String) -> std::io::Result<WorkerHandle> {
@@ -170,14 +174,13 @@ fn serve_connection(connection: Box<Connection>) {
     });
 }
 
-/// Moves a connection of the calling worker to a background worker. `is_waiting` selects the one for commands that
-/// wait.
-fn move_to_background(mut connection: Box<Connection>, is_waiting: bool) {
+/// Moves a connection of the calling worker to the background worker for commands with this reason.
+fn move_to_background(mut connection: Box<Connection>, reason: OffloadReason) {
     let server = connection.server.clone();
     // An error means that the socket is gone. The connection is dropped.
     let Ok(socket) = connection.leave_event_loop() else { return };
     let client = Box::new(MovedConnection(connection, socket));
-    server.network.worker_pool.move_to_background(client, is_waiting, &server.engine);
+    server.network.worker_pool.move_to_background(client, reason, &server.engine);
 }
 
 /// Returns a connection from the background to the worker that owns it.
@@ -233,8 +236,8 @@ impl MigratingConnection for MovedConnection {
         self.0.set_owner(owner);
     }
 
-    fn enter_background(&mut self, in_flight: InFlightCount, is_waiting: bool) {
-        self.0.enter_background(in_flight, is_waiting);
+    fn enter_background(&mut self, in_flight: InFlightCount, reason: OffloadReason) {
+        self.0.enter_background(in_flight, reason);
     }
 
     fn leave_background(&mut self) {

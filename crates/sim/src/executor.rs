@@ -8,7 +8,7 @@ use clock::Millis;
 use config::EvictionPolicy;
 use engine::{
     BackgroundMode, CapturedKey, CommandError, CommandOrigin, Commands, DispatchStatus, EffectLog, Engine,
-    PipelinedRequests, ReleaseResult, Session, UnblockReason, WaitEnd, Worker,
+    OffloadReason, PipelinedRequests, ReleaseResult, Session, UnblockReason, WaitEnd, Worker,
 };
 use keyspace::Keyspace;
 use persistence::{Dialect, RdbInfo, UsageFormat, WriteOptions};
@@ -57,7 +57,9 @@ impl Executor {
         session.set_time_slice_end(u64::MAX);
         let stop = loop {
             match self.continue_execution(session, wall, &mut running) {
-                ExecutionStop::Long => session.set_background(BackgroundMode::OnBackgroundWorker),
+                ExecutionStop::Long => {
+                    session.set_background(BackgroundMode::Offloaded(OffloadReason::SlowCommand))
+                }
                 stop => break stop,
             }
         };
@@ -87,7 +89,7 @@ impl Executor {
                 DispatchStatus::Node(_) => (*next, *unanswered) = (after + 1, *unanswered + 1),
                 DispatchStatus::Paused => return ExecutionStop::Paused,
                 DispatchStatus::Blocked => break,
-                DispatchStatus::SlowCommand | DispatchStatus::SlotsLocked => return ExecutionStop::Long,
+                DispatchStatus::Offload(_) => return ExecutionStop::Long,
                 DispatchStatus::TimeSliceOver => return ExecutionStop::TimeSliceOver,
                 DispatchStatus::Done | DispatchStatus::Close => {}
             }
@@ -118,9 +120,9 @@ impl Executor {
             WaitEnd::RunsAgain => {
                 while matches!(
                     dispatcher.retry(&mut self.worker, session, wall, &mut reply),
-                    DispatchStatus::SlowCommand | DispatchStatus::SlotsLocked
+                    DispatchStatus::Offload(_)
                 ) {
-                    session.set_background(BackgroundMode::OnBackgroundWorker);
+                    session.set_background(BackgroundMode::Offloaded(OffloadReason::SlowCommand));
                 }
                 return_from_background(session);
                 reply
@@ -275,7 +277,7 @@ impl RequestProgress {
 
 /// Takes a session back from the background thread, if it is there.
 pub(crate) fn return_from_background(session: &mut Session) {
-    if session.background() == BackgroundMode::OnBackgroundWorker {
+    if session.background() == BackgroundMode::Offloaded(OffloadReason::SlowCommand) {
         session.set_background(BackgroundMode::Offloadable);
     }
 }

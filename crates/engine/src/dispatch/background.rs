@@ -19,7 +19,7 @@ use crate::engine::{Engine, Worker};
 use crate::long_commands::LongSlots;
 use crate::outcome::{CommandOutcome, OffloadReason};
 use crate::scripting::Runnable;
-use crate::session::{BackgroundMode, CommandOrigin};
+use crate::session::{BackgroundMode, CommandOrigin, Session};
 use crate::settings::NodeFlags;
 use crate::transaction::Transaction;
 use keyspace::LockedSlots;
@@ -27,8 +27,9 @@ use keyspace::LockedSlots;
 /// Scripts that run for less than this are not recorded as slow.
 pub(super) const MIN_RECORDED_NANOS: u64 = 250_000;
 
-/// A command that waits for a slot lock longer than this continues to wait in the background.
-const MAX_WAIT_ON_WORKER: Duration = Duration::from_millis(2);
+/// A command that waits longer than this for a slot lock lets its worker serve other connections: it continues to wait
+/// in the background, after the connections that are there already.
+const MAX_UNINTERRUPTED_WAIT: Duration = Duration::from_millis(2);
 
 impl Engine {
     /// Returns whether a request must move to a background worker and is not on one yet.
@@ -161,17 +162,8 @@ impl Engine {
             background_mode: context.session.background(),
             clock: context.worker.clock_nanos,
             now: context.now,
-            began: Cell::new(None),
+            began: Cell::new(context.session.take_slot_wait_start()),
             has_offloaded_clients: Cell::new(false),
-        }
-    }
-}
-
-impl From<OffloadReason> for DispatchStatus {
-    fn from(reason: OffloadReason) -> Self {
-        match reason {
-            OffloadReason::SlowCommand => Self::SlowCommand,
-            OffloadReason::SlotsLocked => Self::SlotsLocked,
         }
     }
 }
@@ -179,18 +171,20 @@ impl From<OffloadReason> for DispatchStatus {
 impl DispatchStatus {
     /// Returns whether the request has not run and will start again.
     pub(super) fn is_deferred(self) -> bool {
-        matches!(self, Self::Paused | Self::SlowCommand | Self::SlotsLocked)
+        matches!(self, Self::Paused | Self::Offload(_))
     }
 }
 
 /// A wait for slot locks, recorded in the statistics when it ends.
 pub(crate) struct SlotWait<'s> {
     engine: &'s Engine,
+    /// The slots; an empty list means all slots.
     slots: &'s [Slot],
     is_from_client: bool,
     background_mode: BackgroundMode,
     clock: fn() -> u64,
     now: Millis,
+    /// When the wait began, perhaps on another worker. `None` while no slot was found locked.
     began: Cell<Option<u64>>,
     has_offloaded_clients: Cell<bool>,
 }
@@ -205,28 +199,57 @@ impl SlotWait<'_> {
         self.reason_to_give_up(waited).is_none()
     }
 
-    /// Returns what becomes of a command whose wait was given up.
+    /// Returns what becomes of a command of `session` whose wait was given up.
     #[cold]
-    pub(crate) fn outcome(&self) -> CommandOutcome {
+    pub(crate) fn outcome(&self, session: &Session) -> CommandOutcome {
         // The reason to give up may have disappeared since the last check.
-        self.reason_to_give_up(MAX_WAIT_ON_WORKER).unwrap_or_else(|| {
+        let outcome = self.reason_to_give_up(MAX_UNINTERRUPTED_WAIT).unwrap_or_else(|| {
             if self.background_mode.can_leave() {
-                CommandOutcome::Offload(OffloadReason::SlotsLocked)
+                CommandOutcome::Offload(self.lock_reason())
             } else {
                 self.engine.busy_error().into()
             }
-        })
+        });
+        if let CommandOutcome::Offload(_) = outcome {
+            session.set_slot_wait_start(self.began.take());
+        }
+        outcome
     }
 
     fn reason_to_give_up(&self, waited: Duration) -> Option<CommandOutcome> {
         if self.is_from_client && self.engine.settings.node_flags().contains(NodeFlags::BUSY) {
             return Some(self.engine.busy_error().into());
         }
-        if self.background_mode.can_leave() && self.engine.long_commands.uses_any_slot(self.slots) {
-            return Some(CommandOutcome::Offload(OffloadReason::SlowCommand));
+        let reason = self.lock_reason();
+        match self.background_mode {
+            BackgroundMode::Unavailable => return None,
+            // Commands that need all slots run one after the other anyway. Here they keep their place in the queue for
+            // a lock, so that they make progress beside an endless series of slow commands.
+            BackgroundMode::Offloaded(OffloadReason::AllSlotsLocked)
+                if reason == OffloadReason::AllSlotsLocked =>
+            {
+                return None;
+            }
+            BackgroundMode::Offloaded(OffloadReason::SlowCommand)
+                if reason != OffloadReason::AllSlotsLocked =>
+            {
+                return None;
+            }
+            BackgroundMode::Offloadable | BackgroundMode::Offloaded(_) => {}
         }
-        (self.background_mode == BackgroundMode::Offloadable && waited >= MAX_WAIT_ON_WORKER)
-            .then_some(CommandOutcome::Offload(OffloadReason::SlotsLocked))
+        let reason = match reason {
+            OffloadReason::AllSlotsLocked => reason,
+            _ if self.engine.long_commands.uses_any_slot(self.slots) => {
+                return Some(CommandOutcome::Offload(OffloadReason::SlowCommand));
+            }
+            _ => reason,
+        };
+        (waited >= MAX_UNINTERRUPTED_WAIT).then_some(CommandOutcome::Offload(reason))
+    }
+
+    /// Returns the reason for which a command with these slots leaves its worker if a slot stays locked.
+    fn lock_reason(&self) -> OffloadReason {
+        if self.slots.is_empty() { OffloadReason::AllSlotsLocked } else { OffloadReason::SlotsLocked }
     }
 
     /// Keeps waiting for a command that has already started and needs the lock. If other commands would give up at this

@@ -92,7 +92,7 @@ impl Engine {
             .wait_for_slot(&self.keyspace, slot, &|waited| wait.should_keep_waiting(waited))
         {
             true => Ok(()),
-            false => Err(wait.outcome()),
+            false => Err(wait.outcome(pipeline.context.session)),
         }
     }
 
@@ -230,7 +230,7 @@ impl Engine {
         }
         let wait = self.start_slot_wait(context, &slots);
         if !context.slots.lock_while(&self.keyspace, &slots, &|waited| wait.should_keep_waiting(waited)) {
-            return Err(wait.outcome());
+            return Err(wait.outcome(context.session));
         }
         if context.keys.len() > 1 {
             context.slots.prefetch(context.session.db(), &context.keys);
@@ -262,14 +262,14 @@ impl Engine {
     ) -> Result<LockedSlots<'_>, CommandOutcome> {
         let (mut locked, wait) = (LockedSlots::default(), self.start_slot_wait(context, slots));
         let free = locked.lock_while(&self.keyspace, slots, &|waited| wait.should_keep_waiting(waited));
-        free.then_some(locked).ok_or_else(|| wait.outcome())
+        free.then_some(locked).ok_or_else(|| wait.outcome(context.session))
     }
 
     /// Acquires the global script lock.
     pub(crate) fn take_global_lock(&self, context: &Context<'_>) -> Result<GlobalLock<'_>, CommandOutcome> {
         let wait = self.start_slot_wait(context, &[]);
         let turn = self.keyspace.acquire_global_lock_while(&|waited| wait.should_keep_waiting(waited));
-        turn.ok_or_else(|| wait.outcome())
+        turn.ok_or_else(|| wait.outcome(context.session))
     }
 
     /// Locks slots together with the script lock, for a command that may need further slots.
@@ -282,13 +282,13 @@ impl Engine {
         let (turn, wait) = (self.take_global_lock(context)?, self.start_slot_wait(context, slots));
         let all =
             slots.iter().all(|slot| locked.add(&turn, *slot, &|waited| wait.should_keep_waiting(waited)));
-        if all { Ok(turn) } else { Err(wait.outcome()) }
+        if all { Ok(turn) } else { Err(wait.outcome(context.session)) }
     }
 
     pub(super) fn lock_all(&self, context: &Context<'_>) -> Result<LockedSlots<'_>, CommandOutcome> {
         let (turn, wait) = (self.take_global_lock(context)?, self.start_slot_wait(context, &[]));
         let locked = LockedSlots::all_while(&turn, &|waited| wait.should_keep_waiting(waited));
-        locked.ok_or_else(|| wait.outcome())
+        locked.ok_or_else(|| wait.outcome(context.session))
     }
 
     pub(super) fn key_slots(&self, entry: &RegisteredCommand, args: Args<'_>) -> KeySlots {

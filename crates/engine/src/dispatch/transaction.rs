@@ -23,7 +23,7 @@ use super::{DispatchStatus, Dispatcher, Invocation, PrefetchedRequest};
 use crate::command::{Caller, CommandRunner, Commands, Context, Flags, LockScope, RegisteredCommand};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::outcome::CommandOutcome;
+use crate::outcome::{CommandOutcome, OffloadReason};
 use crate::session::{CommandOrigin, Session};
 use crate::shell_commands::NodeCommand;
 use crate::stats::add;
@@ -179,8 +179,8 @@ impl Engine {
         match held {
             Ok(held) => self
                 .transaction_must_move_to_background(context, &held.slots, transaction)
-                .then_some(DispatchStatus::SlowCommand),
-            Err(CommandOutcome::Offload(reason)) => Some((*reason).into()),
+                .then_some(DispatchStatus::Offload(OffloadReason::SlowCommand)),
+            Err(CommandOutcome::Offload(reason)) => Some(DispatchStatus::Offload(*reason)),
             Err(_) => None,
         }
     }

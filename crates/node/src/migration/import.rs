@@ -277,8 +277,7 @@ impl<'a> Target<'a> {
                 DispatchStatus::Done
                 | DispatchStatus::TimeSliceOver
                 | DispatchStatus::Blocked
-                | DispatchStatus::SlowCommand
-                | DispatchStatus::SlotsLocked => {}
+                | DispatchStatus::Offload(_) => {}
                 DispatchStatus::Close => return Err("it ends the connection".to_owned()),
             }
         }

@@ -13,6 +13,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
+use engine::BackgroundMode;
 use net::transport::Socket;
 use parking_lot::Mutex;
 
@@ -84,8 +85,18 @@ impl ConnectionSlots {
 async fn run_connection(slots: Arc<ConnectionSlots>, id: u64, slot: Arc<ConnectionSlot>) {
     while let Some((mut connection, event)) = poll_fn(|context| slot.poll(context)).await {
         match event {
-            Event::Long | Event::Held => {
-                super::move_to_background(connection, matches!(event, Event::Held));
+            // A command whose slots are still locked waits behind the other connections of this worker.
+            Event::Offload(reason)
+                if connection.session.background() == BackgroundMode::Offloaded(reason) =>
+            {
+                connection.restart_turn();
+                // Other threads can take the connection meanwhile.
+                *slot.0.lock() = Some(connection);
+                tokio::task::yield_now().await;
+                continue;
+            }
+            Event::Offload(reason) => {
+                super::move_to_background(connection, reason);
                 break;
             }
             Event::Return => {

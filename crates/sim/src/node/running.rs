@@ -1,7 +1,7 @@
 //! Simulates a client whose requests run in the foreground or background.
 
 use clock::Millis;
-use engine::{BackgroundMode, CommandOrigin, Session};
+use engine::{BackgroundMode, CommandOrigin, OffloadReason, Session};
 
 use crate::clients::Words;
 use crate::executor::{ExecutionStop, Executor, RequestProgress, return_from_background};
@@ -57,7 +57,7 @@ impl RunningClient {
                 return Some(Answered { requests, replies: count(&running.replies) });
             }
             ExecutionStop::Long => {
-                self.session.set_background(BackgroundMode::OnBackgroundWorker);
+                self.session.set_background(BackgroundMode::Offloaded(OffloadReason::SlowCommand));
                 running.next += usize::from(loses);
             }
             ExecutionStop::TimeSliceOver | ExecutionStop::Paused => return_from_background(&mut self.session),

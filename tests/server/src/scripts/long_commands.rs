@@ -518,36 +518,63 @@ fn shutdown_and_failover_wait_for_background_commands() {
 #[test]
 fn commands_that_lock_all_slots_do_not_block_others() {
     let node = start_server("--enable-debug-command yes");
-    let (mut slow, mut other) = (node.connect(), node.connect());
+    let (mut other, mut control) = (node.connect(), node.connect());
     // The script itself is now classified as slow and runs in the background. With another comment, it is a new script
     // without statistics.
-    send_spin_script(&mut slow, "k", "0.1");
-    slow.read().expect("a reply");
-    let mut are_served = |request: &str, comment: &str| {
-        let script = format!("{SPIN_SCRIPT}{comment}");
-        slow.send(&["EVAL", &script, "1", "k", "0.5"]).expect("a connection");
+    EndlessScript::classify_as_slow(&node);
+    let mut check = |request: &str, comment: &str| {
+        let mut slow = node.connect();
+        let script = format!("{}{comment}", EndlessScript::TEXT);
+        slow.send(&["EVAL", &script, "1", "k", "60"]).expect("a connection");
         thread::sleep(Duration::from_millis(20));
         let mut wants = node.connect();
         wants.send(&request.split_whitespace().collect::<Vec<_>>()).expect("a connection");
         for key in 0..100 {
             other.call_line(&format!("SET key:{key} 1")).expect_ok();
         }
-        let first = !slow.has_unread_data();
+        assert!(!slow.has_unread_data(), "{request}{comment}: the script has ended");
+        control.call_line("SUBSCRIBE end");
         assert!(!slow.read().expect("a reply").is_error(""));
+        control.call_line("UNSUBSCRIBE end");
         let reply = wants.read().expect("a reply");
         assert!(!reply.is_error(""), "{request}: {reply:?}");
         eventually("no save is in progress", || {
             let saves = ["rdb_bgsave_in_progress", "aof_rewrite_in_progress"];
             saves.iter().all(|field| node.info("persistence", field).as_deref() == Some("0")).then_some(())
         });
-        first
     };
     for request in
         ["BGSAVE", "BGREWRITEAOF", "KEYS *", "MEMORY STATS", "FUNCTION FLUSH", "SWAPDB 0 1", "FLUSHALL"]
     {
-        // With a script that ends on a condition instead, one run in ten shows a SET that waits until the script ends.
-        assert!((0..5).any(|_| are_served(request, "")), "{request}");
-        assert!((0..5).any(|round| are_served(request, &format!(" -- {request} {round}"))), "{request}");
+        check(request, "");
+        check(request, &format!(" -- {request}"));
+    }
+}
+
+/// Slow commands and commands that need all slots wait for a script, and other clients are served meanwhile, however
+/// many of the waiting commands there are.
+#[test]
+fn waiting_commands_do_not_delay_commands_with_free_slots() {
+    let node = start_server("--long-command-threads 1");
+    EndlessScript::classify_as_slow(&node);
+    let script = EndlessScript::start(&node, "");
+    let waiting: Vec<_> = ["KEYS *", "FUNCTION FLUSH", "GET k", "FLUSHALL", "MGET k l", "DBSIZE"]
+        .iter()
+        .cycle()
+        .take(30)
+        .map(|request| {
+            let mut client = node.connect();
+            client.send(&request.split_whitespace().collect::<Vec<_>>()).expect("a connection");
+            client
+        })
+        .collect();
+    let mut other = node.connect();
+    for key in 0..200 {
+        other.call_line(&format!("SET key:{key} 1")).expect_ok();
+    }
+    script.end();
+    for mut client in waiting {
+        assert!(!client.read().expect("a reply").is_error(""));
     }
 }
 

@@ -38,7 +38,7 @@ impl Context<'_> {
             let mut locked = LockedSlots::default();
             if !locked.add_each(&turn, keyspace.non_empty_slots(), &|waited| wait.should_keep_waiting(waited))
             {
-                return Err(wait.outcome());
+                return Err(wait.outcome(self.session));
             }
             // No slot that is not locked has got its first key meanwhile, so the listing is complete.
             if keyspace.non_empty_changes() == changes {

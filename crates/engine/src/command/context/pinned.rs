@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 
 use super::Context;
 use crate::command::Caller;
-use crate::session::BackgroundMode;
 
 /// Consistent views of the values of some keys.
 #[derive(Debug)]
@@ -23,7 +22,7 @@ impl Context<'_> {
     /// background.
     pub fn may_release_slots(&self) -> bool {
         // With tracking, the keys read are recorded when the command ends, and no change may come before that.
-        self.session.background() == BackgroundMode::OnBackgroundWorker
+        self.session.background().is_on_slow_worker()
             && self.caller == Caller::Client
             && !self.session.tracks_reads()
             && self.global_lock.is_none()
