@@ -144,8 +144,8 @@ impl KeySpec {
         }
     }
 
-    /// Visits the index of each key in `args`. Invalid arguments, such as a bad count, yield no keys, since the handler
-    /// will refuse the command.
+    /// Visits the index of each key in `args`. Of a malformed count, the leading digits count, as in Valkey, although
+    /// the handler will refuse the command.
     pub fn visit_keys(&self, args: Args<'_>, visit: &mut impl FnMut(usize)) {
         let Some(begin) = self.first_index(args) else { return };
         let (first, count, step) = match self.find {
@@ -163,7 +163,9 @@ impl KeySpec {
                 ((begin), (end + 1).saturating_sub(begin).div_ceil(step), step)
             }
             FindKeys::KeyNum { count_at, first, step } => {
-                let count = args.get(begin + usize::from(count_at)).and_then(resp::parse_i64);
+                let Some(count) = args.get(begin + usize::from(count_at)) else { return };
+                // MSETEX is the only command with another step, and the only one that checks the count in Valkey.
+                let count = if step == 1 { leading_integer(count) } else { resp::parse_i64(count) };
                 let Some(count) = count.and_then(|count| usize::try_from(count).ok()) else { return };
                 let (first, step) = (begin + usize::from(first), usize::from(step));
                 if count > args.len().saturating_sub(first).div_ceil(step) {
@@ -201,6 +203,17 @@ impl KeySpec {
             }
         }
     }
+}
+
+/// Parses the integer at the start of `text`, like the function `atoi` of C.
+fn leading_integer(text: &[u8]) -> Option<i64> {
+    if let number @ Some(_) = resp::parse_i64(text) {
+        return number;
+    }
+    let text = text.trim_ascii_start();
+    let signs = usize::from(matches!(text.first(), Some(b'+' | b'-')));
+    let digits = text[signs..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&text[..signs + digits]).ok()?.parse().ok()
 }
 
 /// The keys and databases of one request, as found by the command's own parser.
@@ -285,6 +298,10 @@ mod tests {
             (numkeys, "msetex 2 a b c", &[2, 3]),
             (numkeys, "msetex 9 a b", &[]),
             (numkeys, "msetex x a b", &[]),
+            (numkeys, "eval s 1", &[]),
+            (numkeys, "zunion 1.5 a b", &[2]),
+            (numkeys, "zunion +2x a b", &[2, 3]),
+            (numkeys, "zunion -1 a b", &[]),
             (migrate, "migrate h 1 nokey 0 9 keys a b", &[7, 8]),
             (migrate, "migrate h 1 k 0 9", &[]),
         ];
