@@ -83,8 +83,8 @@ pub const NO_FILE_ERROR: &str = "ERR This instance is not configured to use an A
 
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 
-/// Executes `ACL subcommand ...`. `request` is the complete request, with an arity that was already checked.
-/// The host must handle HELP, GENPASS, LOAD and SAVE, which need more than the users.
+/// Executes `ACL subcommand ...`. `request` is the complete request, whose arity was already checked. The caller must
+/// handle HELP, GENPASS, LOAD and SAVE itself, because they need more than the users.
 ///
 /// # Errors
 /// The error to reply.

@@ -87,7 +87,7 @@ pub struct AclLog {
     entries: VecDeque<LogEntry>,
     length: usize,
     next_id: u64,
-    /// Number of denials since the start, per reason in the order of [`DenialReason::REASON_NAMES`].
+    /// Number of denials since the server started, per reason in the order of [`DenialReason::REASON_NAMES`].
     refused_count: [u64; DenialReason::REASON_NAMES.len()],
 }
 
@@ -130,7 +130,7 @@ impl AclLog {
         self.entries.truncate(length);
     }
 
-    /// The number of denials since the start for each reason, with the reason's name in INFO.
+    /// The number of denials since the server started for each reason, with the reason's name in INFO.
     pub fn reset_refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
         DenialReason::REASON_NAMES.iter().zip(self.refused_count).map(|((_, name), count)| (*name, count))
     }

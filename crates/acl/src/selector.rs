@@ -116,7 +116,7 @@ struct CommandRule {
     text: String,
 }
 
-/// A set of rules.
+/// A set of rules that together decide which requests are permitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AclSelector {
     /// Whether commands without a matching rule are allowed: `+@all` or `-@all`.
@@ -131,7 +131,7 @@ pub(crate) struct AclSelector {
     databases: Option<BTreeSet<u32>>,
 }
 
-/// The context for parsing rules.
+/// The catalogue and the setting that are needed to parse rules.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RuleContext<'a> {
     pub(crate) catalogue: &'a CommandCatalogue,
@@ -172,7 +172,7 @@ impl AclSelector {
         patterns.iter().any(|known| known.access.read && known.pattern == b"*")
     }
 
-    /// Applies one rule; `None` if the rule is not about commands, keys, channels or databases.
+    /// Applies one rule. Returns `None` if the rule is not about commands, keys, channels or databases.
     pub(crate) fn apply(&mut self, grammar: RuleContext<'_>, rule: &[u8]) -> Option<Result<(), RuleError>> {
         let word = rule.to_ascii_lowercase();
         match word.as_slice() {
@@ -273,7 +273,7 @@ impl AclSelector {
                 format!("{}|{}", catalogue.name(*id), String::from_utf8_lossy(word))
             }
         };
-        // Drop the rules that this one overrides.
+        // Remove the earlier rules that the new rule overrides.
         self.rules.retain(|old| match (&old.target, &target) {
             (RuleTarget::Command(old), RuleTarget::Command(new)) => {
                 old != new && !catalogue.subcommands(*new).contains(old)
@@ -423,7 +423,7 @@ fn parse_key_pattern(rule: &[u8]) -> Option<(KeyAccess, &[u8])> {
     let (mut access, mut at) = (KeyAccess { read: true, write: true }, 1);
     if rule[0] == b'%' {
         access = KeyAccess { read: false, write: false };
-        // Redis accepts a rule without a tilde, too; its pattern is empty.
+        // Redis also accepts a rule without a tilde, and takes its pattern as empty.
         while rule.get(at).is_some_and(|byte| *byte != b'~') {
             match rule[at].to_ascii_uppercase() {
                 b'R' => access.read = true,

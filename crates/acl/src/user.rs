@@ -189,7 +189,7 @@ impl User {
     /// Checks the request against all selectors.
     ///
     /// # Errors
-    /// The denial that came closest to being allowed.
+    /// The denial of the selector that came closest to permitting the request.
     pub fn check_request(&self, request: &AclRequest<'_>) -> Result<(), Denial> {
         let mut nearest = Denial::Database(None);
         for selector in self.selectors() {

@@ -104,7 +104,7 @@ impl Users {
         }
     }
 
-    /// Returns a list with only the user `default`, with the settings of this list.
+    /// Returns a new list with the settings of this list and only the user `default`.
     #[must_use]
     pub fn reset(&self) -> Self {
         Self::with_catalogue(self.catalogue.clone(), self.all_channels_by_default)
@@ -229,8 +229,8 @@ impl Users {
         self.iter().flat_map(line).collect()
     }
 
-    /// The users as lines of a configuration file, each given as the words after `user`. `default` is omitted
-    /// while `requirepass` describes it completely, unless `has_default_user` is set.
+    /// The users as lines of a configuration file, each given as the words after `user`. The user `default` is omitted
+    /// if `required_password` (`requirepass`) describes it completely and `includes_default_user` is false.
     #[must_use]
     pub fn lines(&self, required: &[u8], has_default_user: bool) -> Vec<Vec<Vec<u8>>> {
         let mut plain = self.reset();

@@ -22,7 +22,7 @@ use resp::{Batch, ParseLimits, Parser, encode_request};
 use slot_routing::ReplOffset;
 
 const PIPELINE: usize = 16;
-/// Batches encoded per thread before the measurement, so that encoding is not measured.
+/// Number of batches that each thread encodes before the measurement, so that encoding is not measured.
 const PREPARED: usize = 4096;
 const NOW: Millis = Millis(1_700_000_000_000);
 
@@ -93,7 +93,7 @@ fn batch(workload: &str, keys: usize, random: &mut usize) -> Vec<u8> {
         let key = format!("key:{:012}", (*random >> 33) % keys);
         match workload {
             "GET" => encode_request(&mut wire, ["get", &key].map(str::as_bytes)),
-            // Constantly allocates and frees pages and index lines.
+            // This workload constantly allocates and frees pages and index lines.
             "sizes" if *random >> 20 & 3 == 0 => encode_request(&mut wire, ["del", &key].map(str::as_bytes)),
             "sizes" => {
                 let value = "w".repeat(*random >> 22 & 511);

@@ -50,8 +50,8 @@ const fn shell_row(
     Command::new(name, Group::Cluster, since, arity, summary).shell(ShellCommand::Cluster(command))
 }
 
-/// Builds the row of such a subcommand whose reply depends on more than the dataset, so that its reply is not
-/// deterministic.
+/// Builds the row of a subcommand that the server executes outside of the engine and whose reply is not deterministic,
+/// because it depends on more than the dataset.
 const fn nondeterministic_row(
     name: &'static str,
     since: &'static str,

@@ -48,8 +48,8 @@ fn range_len(request: &EstimateInput<'_>) -> Option<u64> {
     Some((index(3)? - index(2)? + 1).max(0).unsigned_abs())
 }
 
-/// Cost of the number of elements that the argument after the key gives. A positive count is limited to the
-/// cardinality. A negative count is not, because elements may repeat.
+/// Cost of returning as many elements as the count argument requests. A positive count is limited to the cardinality. A
+/// negative count is not, because elements may repeat.
 pub(super) fn count_cost<const NANOS: u64>(request: &EstimateInput<'_>) -> u64 {
     let count = request.args.get(2).and_then(resp::parse_i64).unwrap_or(0);
     let most = if count < 0 { u64::MAX } else { request.value_size(1) as u64 };

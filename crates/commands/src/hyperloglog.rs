@@ -141,7 +141,7 @@ fn observe_sparse(
             store_sketch(context, key, found, &bytes);
             context.count_changes(changes - 1);
         }
-        // A sketch is edited in place, so OBJECT ENCODING must report it like a string that was edited in place.
+        // Even if no register changes, PFADD counts as an edit in place, after which OBJECT ENCODING reports `raw`.
         Some(place) => {
             let _ = context.table(key).edit_string(place, key, bytes.len(), EncodingHint::Raw);
         }
@@ -150,7 +150,7 @@ fn observe_sparse(
     Ok(changes > 0)
 }
 
-/// PFCOUNT key [key ...]. With a single key, the estimate is cached in the sketch.
+/// Handles `PFCOUNT key [key ...]`. With a single key, the estimate is cached in the sketch.
 fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 2 {
         let (registers, _) = merge_sketches(context)?;
@@ -175,8 +175,8 @@ fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Caches the estimate in the sketch, unless writes are refused at present. While the append-only file cannot be
-/// written, the reply under `appendfsync always` would wait for the file.
+/// Caches the estimate in the sketch, unless the client's writes are refused at present. After a failure of the
+/// append-only file, a write under `appendfsync always` would delay the reply until the file can be written again.
 fn cache_estimate(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, number: u64) {
     let stopped = NodeFlags::NO_OWN_CHANGES.union(NodeFlags::SLOT_WRITES_PAUSED).union(NodeFlags::AOF_FAILED);
     if context.session.origin() == CommandOrigin::Client

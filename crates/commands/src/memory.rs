@@ -37,8 +37,8 @@ const MEMORY: &[Command] = &[
         .run(memory_usage),
 ];
 
-/// MEMORY USAGE key [SAMPLES count]. SAMPLES has no effect, since the size of each value is tracked exactly as it
-/// changes.
+/// Handles `MEMORY USAGE key [SAMPLES count]`. SAMPLES has no effect, since the size of each value is tracked exactly
+/// as it changes.
 fn memory_usage(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut index = 3;
     while let Some(word) = context.args.get(index) {

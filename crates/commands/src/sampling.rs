@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use engine::{CommandError, Context, Random};
 use resp::Writer;
 
-/// Selection by random probes is used if the collection has more than `MIN_PROBE_RATIO` times the wanted number of
-/// elements and at most `MAX_PROBED` are wanted. Otherwise a scan of all elements is as cheap.
+/// Elements are selected by random probes if the collection has more than `MIN_PROBE_RATIO` times the wanted number and
+/// at most `MAX_PROBED_ELEMENTS` are wanted. Otherwise a scan of all elements is as cheap.
 const MIN_PROBE_RATIO: usize = 3;
 const MAX_PROBED: usize = 10_000;
 /// Number of failed probes that are allowed for each wanted element.

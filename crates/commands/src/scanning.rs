@@ -17,7 +17,7 @@ bitflags! {
     }
 }
 
-/// The option with this name that omits a part of each element from the reply, such as NOVALUES.
+/// Parses an option that omits a part of each element from the reply, such as NOVALUES.
 fn element_option(word: &[u8]) -> Option<AcceptedOptions> {
     let options = [(&b"novalues"[..], AcceptedOptions::NOVALUES), (b"noscores", AcceptedOptions::NOSCORES)];
     options.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, option)| option)
@@ -87,8 +87,8 @@ impl<'a> ScanOptions<'a> {
         self.kind.is_none_or(|kind| kind == item.kind) && self.matches(item.key)
     }
 
-    /// The slot that all matching keys share, if the pattern determines it: its hash tag contains no wildcard and none
-    /// precedes it.
+    /// The single slot of all keys that the pattern can match, if the pattern determines it: there is no wildcard
+    /// within its hash tag or before it.
     pub(super) fn pattern_slot(&self) -> Option<Slot> {
         let pattern = self.pattern?;
         let tag = hash_tag(pattern);
@@ -198,8 +198,8 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// The commands that scan, add and remove elements of one type, with the arguments before and after the element's
-    /// name.
+    /// The commands that scan, add and remove elements of one type. `add` holds the words before and after the
+    /// element's name.
     struct CollectionCommands {
         scan: &'static str,
         add: [&'static str; 2],

@@ -1,4 +1,4 @@
-//! Script and function commands. Execution is in `dispatch/script.rs`; the Lua interpreter is the crate
+//! Script and function commands. The engine's `dispatch/script.rs` executes scripts; the Lua interpreter is the crate
 //! `scripting`.
 
 mod eval;

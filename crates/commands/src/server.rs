@@ -89,7 +89,7 @@ fn monitor(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// TIME: the wall clock in seconds and microseconds.
+/// Handles TIME: replies with the wall clock in seconds and microseconds.
 fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
     let micros = context.frozen_wall_micros();
     context.reply.array(2);

@@ -180,7 +180,7 @@ pub(crate) fn observe(
     Ok(observe_dense(bytes, seen))
 }
 
-/// Does the same as [`observe`] for a dense sketch.
+/// Adds an observation like [`observe`] to a sketch that is already dense.
 pub(crate) fn observe_dense(bytes: &mut [u8], seen: Observation) -> bool {
     let changed = dense::raise_register(&mut bytes[HEADER..], seen);
     if changed {

@@ -28,7 +28,7 @@ use super::rows::*;
 
 family!(stream, Stream, STREAM);
 
-/// Key specs: the first half of the arguments after STREAMS.
+/// Key specs of XREAD: the keys are the first half of the arguments after STREAMS.
 const XREAD_KEYS: &[KeySpec] = &[KeySpec::keys_after("STREAMS", 1, 2, key::READ)];
 const XREADGROUP_KEYS: &[KeySpec] = &[KeySpec::keys_after("STREAMS", 4, 2, key::READ)];
 

@@ -191,14 +191,14 @@ impl Client {
         self.log.0.lock().iter().map(|(_, commands)| commands.len()).sum()
     }
 
-    /// Returns the waiter of the blocked client, and makes the test's later requests come from another client.
+    /// Returns the waiter of the blocked client. Later requests of the test come from another client.
     pub(crate) fn detach_blocked(&mut self) -> Arc<Waiter> {
         let waiter = self.session.waiter().cloned().expect("it waits");
         self.session = Session::new(self.session.id() + 1, CommandOrigin::Client, true);
         waiter
     }
 
-    /// Executes the requests that one read from the socket returned.
+    /// Executes the requests in `buffer`, which stands for the bytes of one read from the socket.
     fn run(&mut self, buffer: Vec<u8>) -> (DispatchStatus, Vec<u8>) {
         let Self { engine, commands, worker, session, now, .. } = self;
         let (_, flow, out) = run_buffer(commands.dispatcher(engine), worker, session, *now, buffer);

@@ -86,7 +86,7 @@ mod tests {
             taken
         };
         time(5000);
-        // Take the best of several runs, because other load on the machine slows some of them.
+        // Use the best of several runs, because other load on the machine slows some of them.
         let mut best = |keys| (0..5).map(|_| time(keys)).min().expect("several");
         let (few, many) = (best(5000), best(80_000));
         assert!(many < few * 100, "{few:?}, then {many:?}");

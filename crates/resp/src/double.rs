@@ -47,7 +47,7 @@ pub fn parse_strtod(text: &[u8]) -> Option<f64> {
     }
 }
 
-/// Parses `h.hhhp+d`, the part after `0x`.
+/// Parses `h.hhhp+d`, the part of a hexadecimal number after `0x`.
 fn parse_hexadecimal(text: &str) -> Option<f64> {
     let (mantissa, exponent) = match text.split_once(['p', 'P']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
@@ -65,7 +65,7 @@ fn parse_hexadecimal(text: &str) -> Option<f64> {
             value = value << 4 | digit;
             shift -= 4 * is_fraction;
         } else {
-            // The mantissa is full, so a lower digit only matters for rounding, by being nonzero.
+            // The mantissa is full. A lower digit matters only for rounding, and only whether it is nonzero.
             value |= u128::from(digit != 0);
             shift += 4 * (1 - is_fraction);
         }
@@ -77,7 +77,7 @@ fn parse_hexadecimal(text: &str) -> Option<f64> {
 }
 
 impl Double {
-    /// Returns the integer as which the value is printed; `None` if it is not integral or too large.
+    /// Returns the integer that is printed for this value, or `None` if the value is not integral or too large.
     #[must_use]
     #[inline]
     pub fn as_integer(self) -> Option<i64> {

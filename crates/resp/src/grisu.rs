@@ -23,7 +23,7 @@ const HIDDEN_BIT: u64 = 1 << 52;
 /// Exponent bias when the 53-bit mantissa is read as an integer.
 const EXPONENT_BIAS: i32 = 1075;
 
-/// Decimal exponent of the first cached power, and the step between powers.
+/// Decimal exponent of the first precomputed power of ten.
 const FIRST_POWER: i32 = -348;
 const POWER_STEP: u32 = 8;
 const POWER_COUNT: usize = 87;
@@ -104,8 +104,8 @@ fn select_power(exponent: i32) -> (BinaryFloat, i32) {
     }
 }
 
-/// Returns the shortest digits of a number within `range` below `ceiling`; if there are several, those nearest to
-/// `target` below it.
+/// Returns the shortest digits of a number that is at most `range` below `ceiling`. If several numbers have equally
+/// short digits, chooses the one nearest to `ceiling - target`.
 fn shortest_digits(ceiling: BinaryFloat, mut range: u64, mut target: u64, decimal: i32) -> Decimal {
     let point = -ceiling.exponent;
     let one = 1u64 << point;
@@ -153,7 +153,7 @@ const fn compute_powers() -> [BinaryFloat; POWER_COUNT] {
     let mut compute_powers = [BinaryFloat { fraction: 0, exponent: 0 }; POWER_COUNT];
     let zero = (-FIRST_POWER) as usize;
     let mut index = 0;
-    // `number` is 10^n first, while it grows, and later 2^BITS / 10^n, while it shrinks.
+    // `number` is first 10^n for increasing n, and later 2^`TOP_BIT` * 10^n for decreasing n.
     let mut number = WideInteger::from_u64();
     let mut n = 0;
     while n <= FIRST_POWER + (POWER_COUNT as i32 - 1) * POWER_STEP as i32 {

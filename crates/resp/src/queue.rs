@@ -11,8 +11,8 @@ use std::sync::Arc;
 const MAX_IDLE_BUFFER: usize = 16 * 1024;
 /// A chunk of at least this length is closed before more is appended.
 const MIN_CLOSED_CHUNK: usize = 64 * 1024;
-/// A message of at least this length is shared between its receivers. A shorter one is copied: a chunk of its
-/// own would cost a separate socket write.
+/// A message of at least this length is shared between its receivers. A shorter one is copied, because a separate chunk
+/// would need a separate socket write.
 const MIN_SHARED_MESSAGE: usize = 16 * 1024;
 
 /// An immutable message for any number of receivers.
@@ -70,7 +70,7 @@ impl Chunk {
 pub struct ByteQueue {
     /// All chunks except the last one; none of them is empty.
     closed: VecDeque<Chunk>,
-    /// Number of bytes in `closed`, including those already sent, and the memory that they use.
+    /// Number of bytes in `closed`, including those already sent.
     closed_len: usize,
     closed_memory: usize,
     open_chunk: Vec<u8>,
@@ -100,8 +100,8 @@ impl ByteQueue {
         self.closed_memory + self.open_chunk.capacity()
     }
 
-    /// Returns the memory that counts against the output buffer limit: [`Self::memory`] without the buffer that an idle
-    /// queue keeps, but at least the number of pending bytes.
+    /// Returns the memory that counts against the output buffer limit: [`Self::memory`] minus the buffer that an idle
+    /// queue retains, but at least the number of pending bytes.
     #[must_use]
     pub fn charged_bytes(&self) -> usize {
         charged_bytes(self.len(), self.memory())
@@ -125,8 +125,8 @@ impl ByteQueue {
         &mut self.open_chunk
     }
 
-    /// Restores the buffer taken out of [`Self::buffer`], possibly extended. If nothing is pending, any other buffer
-    /// may be passed, too.
+    /// Puts back the buffer taken out of [`Self::buffer`], to which output may have been appended. If nothing is
+    /// pending, any other buffer may be put back instead.
     pub fn restore_buffer(&mut self, mut bytes: Vec<u8>) {
         shrink(&mut bytes);
         self.open_chunk = bytes;
@@ -196,7 +196,7 @@ impl ByteQueue {
         }
     }
 
-    /// Copies the pending bytes after the first `skip`.
+    /// Copies the pending bytes except the first `skip`.
     #[must_use]
     pub fn copy_from(&self, skip: usize) -> Vec<u8> {
         let mut skip = skip + self.sent_bytes;
@@ -263,8 +263,8 @@ impl ByteQueue {
         }
     }
 
-    /// Drops the sent bytes of the first chunk if there are at least `from` of them and at least as many as remain. At
-    /// most one byte is moved for each byte sent.
+    /// Removes the sent bytes of the first chunk if there are at least `min_sent` of them and at least as many as
+    /// remain unsent. Moving the unsent bytes therefore costs at most one byte per byte sent.
     fn release_sent(&mut self, from: usize) {
         let (bytes, is_closed) = match self.closed.front_mut() {
             None => (&mut self.open_chunk, false),
@@ -287,7 +287,8 @@ impl ByteQueue {
     }
 }
 
-/// Returns the bytes that count against the output buffer limit, given `waiting` pending bytes in `memory` bytes.
+/// Returns the bytes that count against the output buffer limit, for a queue with `pending` bytes that uses `memory`
+/// bytes.
 #[must_use]
 pub fn charged_bytes(waiting: usize, memory: usize) -> usize {
     waiting.max(memory.saturating_sub(MAX_IDLE_BUFFER))

@@ -18,10 +18,10 @@ use crate::number::parse_i64;
 
 /// Maximum length of an inline request, a count or a length line: 64 KiB, as in Redis.
 const MAX_LINE: usize = 64 * 1024;
-/// Limits before authentication: number of arguments, and bytes per argument.
+/// Maximum number of arguments of a request before authentication.
 const MAX_ARGS_BEFORE_AUTH: i64 = 10;
 const MAX_BULK_BEFORE_AUTH: i64 = 16 * 1024;
-/// Number of argument ranges beyond which their memory is freed, after a request and after a batch of requests.
+/// Capacity in argument ranges above which the parser frees their memory after a request.
 const MAX_KEPT_SPANS: usize = 1024;
 const MAX_KEPT_BATCH_SPANS: usize = 16 * 1024;
 /// Offset and length of an argument in the buffer.
@@ -144,8 +144,8 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// Returns whether the request was sent inline, not as an array of bulk strings. A [`Request`] counts as inline,
-    /// because it keeps only the words.
+    /// Returns whether the request was sent inline, not as an array of bulk strings. Also true for the arguments of a
+    /// [`Request`], which contains no protocol framing.
     #[must_use]
     pub fn is_inline(&self) -> bool {
         let first = self.spans.first();
@@ -208,7 +208,7 @@ impl std::fmt::Debug for Args<'_> {
 #[derive(Debug, Default)]
 pub struct Batch {
     spans: Vec<ArgSpan>,
-    /// End of each request: an index into the argument ranges, and an offset in the buffer.
+    /// End of each request: the index after its last argument range, and the offset in the buffer after its last byte.
     ends: Vec<(u32, u32)>,
     /// Original bytes of inline requests that contain quotes, with their offsets.
     quoted: Vec<(u32, Box<[u8]>)>,
@@ -352,7 +352,7 @@ pub struct ParseProgress {
 pub struct Parser {
     /// Number of arguments still missing; `None` before the request's count is known.
     missing_args: Option<u32>,
-    /// Ranges of the arguments parsed so far, and the offset to continue at, relative to the start of the request.
+    /// Ranges of the arguments parsed so far, relative to the start of the request.
     spans: Vec<ArgSpan>,
     position: usize,
 }
@@ -360,7 +360,7 @@ pub struct Parser {
 /// One request while it is parsed into a batch.
 struct RequestCursor<'a> {
     buffer: &'a [u8],
-    /// Offset of the start of the request, and offset of the next byte to parse.
+    /// Offset of the start of the request in `buffer`.
     start: usize,
     position: usize,
     spans: &'a mut Vec<ArgSpan>,
@@ -567,8 +567,8 @@ fn parse_inline(
 }
 
 /// Fast path for a count or length line with a number from 1 to 999, as in nearly all requests. Returns the number
-/// after the type byte and the offset of the next line, or `None` if the line is incomplete or has another form. Such
-/// numbers are within every limit of an authenticated client.
+/// after the type byte and the offset of the next line, or `None` if the line is incomplete or does not have this form.
+/// Such numbers are within every limit of an authenticated client.
 #[inline]
 fn parse_short_line(buffer: &[u8], start: usize) -> Option<(usize, usize)> {
     let &[_, first @ b'1'..=b'9', second, third, fourth] = buffer.get(start..)?.first_chunk()? else {
@@ -595,7 +595,7 @@ fn parse_short_bulk(buffer: &[u8], position: usize) -> Option<(usize, usize)> {
     (buffer[position] == b'$' && end == b"\r\n").then_some((start, length))
 }
 
-/// Returns the start of the line that ends at `end` and consists of `mark` and `number`, if there is such a line.
+/// Returns the start of the line that ends at `end`, if this line consists of `type_byte` and `number`.
 fn find_number_line_before(buffer: &[u8], end: usize, mark: u8, number: usize) -> Option<usize> {
     let digits = buffer[..end].strip_suffix(b"\r\n")?;
     let before = digits.strip_suffix(itoa::Buffer::new().format(number).as_bytes())?;

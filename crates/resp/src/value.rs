@@ -6,7 +6,7 @@ use crate::number::parse_i64;
 
 /// Maximum nesting depth, so that malicious bytes cannot overflow the stack.
 const MAX_DEPTH: usize = 32;
-/// Maximum length of a line and of a string from a peer: 64 KiB and 512 MiB, like Redis's request limits.
+/// Maximum length in bytes of a line from a peer, like Redis's limit for a line of a request.
 const MAX_LINE: usize = 64 * 1024;
 const MAX_BULK: i64 = 512 * 1024 * 1024;
 
@@ -78,7 +78,7 @@ pub enum ValueError {
     UnknownType(u8),
     /// A number, length or count is malformed.
     BadNumber,
-    /// A text is not valid UTF-8.
+    /// A string that must be text is not valid UTF-8.
     NotText,
     /// A line or string exceeds the maximum length.
     TooLong,
@@ -164,7 +164,8 @@ impl<'a> ReplyReader<'a> {
             return Ok(Some(Value::Null));
         }
         let count = if kind == b'%' { len.saturating_mul(2) } else { len };
-        // Do not reserve memory for an announced count alone: the elements take at least three bytes each.
+        // A peer can announce any count, so reserve memory only for elements that fit in the buffer, at three bytes or
+        // more each.
         let mut values = Vec::with_capacity((count as usize).min(self.buffer.len() / 3));
         for _ in 0..count {
             let Some(value) = self.read_value(depth + 1)? else { return Ok(None) };

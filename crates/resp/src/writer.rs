@@ -2,7 +2,7 @@
 
 use crate::double::Double;
 
-/// The protocol version of a client (HELLO).
+/// The protocol version that a client selects with HELLO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
     /// RESP2, the default, which every client understands.
@@ -12,8 +12,8 @@ pub enum Protocol {
     Resp3,
 }
 
-/// Appends replies to a connection's output. In RESP2, missing types are converted as in Redis: maps to flat
-/// arrays, doubles to bulk strings, booleans to integers, null to the null bulk string.
+/// Appends replies to a connection's output. Types that RESP2 lacks are converted as in Redis: maps to flat arrays,
+/// doubles to bulk strings, booleans to integers, null to the null bulk string.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
@@ -98,7 +98,7 @@ impl<'a> Writer<'a> {
         let needed = len.saturating_add(more);
         self.is_truncated |= needed > self.limit;
         if !self.is_truncated {
-            // Include the CR LF after a long string: growing again for it would copy the string.
+            // Include the CR LF that ends a long string, because growing the buffer again for it would copy the string.
             let with_end = needed.saturating_add(b"\r\n".len());
             let room = self.out.capacity().saturating_mul(2).max(with_end).min(self.limit);
             self.out.reserve_exact(room - len);

@@ -71,7 +71,7 @@ pub(super) fn find_bit(bytes: &[u8], range: &Range<u64>, bit: bool) -> Option<u6
         .or_else(|| tail.and_then(within))
 }
 
-/// The index of the first byte that differs from `than`.
+/// The index of the first byte that differs from `expected`.
 fn first_differing(bytes: &[u8], than: u8) -> Option<usize> {
     let word = u64::from_le_bytes([than; WORD_BYTES]);
     let differs = |block: &[u8]| load_lanes(block).iter().fold(0, |seen, each| seen | (each ^ word)) != 0;

@@ -66,7 +66,7 @@ impl BitOperation {
 /// Bytes combined per step, chosen to fit in the L1 cache.
 const CHUNK: usize = 16 << 10;
 
-/// Applies `with` to each byte of `into` and the byte of `from` at the same index.
+/// Applies `operation` to each byte of `target` and the byte of `source` at the same index.
 #[inline(always)]
 fn apply_bytewise(into: &mut [u8], from: &[u8], with: impl Fn(u8, u8) -> u8) {
     for (into, from) in into.iter_mut().zip(from) {
@@ -191,8 +191,8 @@ fn resize_destination(
     context.table(key).edit_string(place, key, len, EncodingHint::Raw).0
 }
 
-/// Writes the result into the string of `len` bytes under `to`, chunk by chunk. If the destination is also a source,
-/// each chunk is read before it is overwritten.
+/// Writes the result into the string of `len` bytes under `destination`, chunk by chunk. If the destination is also a
+/// source, each chunk is read before it is overwritten.
 fn write_result(
     context: &mut Context<'_>,
     operation: BitOperation,
@@ -268,8 +268,8 @@ mod tests {
         assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 bitop not d nosuch"));
     }
 
-    /// The sources are longer than one chunk, and the destination is also a source, shorter or longer than the other
-    /// sources. Regression test: a Valkey replica refused BITOP ONE and diverged from then on.
+    /// Covers sources longer than one chunk, and a destination that is also a source and is shorter or longer than the
+    /// others. Regression test: a Valkey replica refused BITOP ONE and diverged from then on.
     #[test]
     fn redis_8_operations_are_replicated_by_result() {
         let mut client = Client::with_recording_log();

@@ -60,8 +60,8 @@ impl IntegerWidth {
         bytes[first..end].copy_from_slice(&written.to_be_bytes()[..end - first]);
     }
 
-    /// The value that SET stores for `given`, or `None` on FAIL. An unsigned width reinterprets a negative argument as
-    /// unsigned.
+    /// The value that SET stores for `argument`, or `None` if the value does not fit and `overflow` is FAIL. An
+    /// unsigned width reinterprets a negative argument as unsigned.
     pub(super) fn fit_set_argument(self, given: i64, overflow: OverflowMode) -> Option<i64> {
         if !self.signed {
             return self.apply_overflow(i128::from(given as u64), overflow);

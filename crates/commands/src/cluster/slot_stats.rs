@@ -32,7 +32,7 @@ impl SlotMetric {
         ("network-bytes-out", Self::BytesOut),
     ];
 
-    /// The available metrics. Without `cluster-slot-stats-enabled` only the first one, the key count.
+    /// The available metrics: all of them, or only the key count if `cluster-slot-stats-enabled` is off.
     fn available_metrics(context: &Context<'_>) -> &'static [(&'static str, Self)] {
         let counted = context.engine.settings.measurements().contains(Measurements::SLOTS);
         if counted { &Self::ALL } else { &Self::ALL[..1] }
@@ -166,7 +166,7 @@ mod tests {
         client.engine.slot_costs(&[Slot::new(slot).expect("a slot")])[0]
     }
 
-    /// Network bytes in and out counted for slot 5 while these commands ran.
+    /// Returns the network bytes in and out that were counted for slot 5 while the commands in `lines` ran.
     fn counted_bytes(lines: &[&str]) -> (u64, u64) {
         let mut client = counting_client();
         client.run_to_text("rpush {460}list a");
@@ -279,7 +279,7 @@ mod tests {
         const LIBRARY: &str = "function load \"#!lua name=lib\nserver.register_function('put', function(k, a) \
             return server.call('set', k[1] or a[1], 1) end)\"";
         for (lines, expected) in [
-            // Runs a script without a call, and scripts with calls. Only a script with flags stays within one slot.
+            // The first script calls no command, the others do. Only a script with flags is bound to one slot.
             (&["eval \"return 5\" 1 {460}a"][..], (47, 4)),
             (&["eval \"#!lua\nreturn redis.call('set', KEYS[1], 1)\" 1 {460}a"], (82, 5 + 5)),
             (&["eval \"return redis.call('set', KEYS[1], 1)\" 1 {460}a"], (0, 5)),
@@ -290,9 +290,9 @@ mod tests {
             (&["eval \"error('x')\" 1 {460}a"], (50, 50)),
             (&["eval \"redis.call('spublish', KEYS[1], 'hello')\" 1 {460}a"], (0, 4)),
             (&[LIBRARY, "fcall put 1 {460}a"], (43, 5 + 5)),
-            // A function without keys is pinned to the slot of its first call.
+            // A function without keys is bound to the slot of its first call.
             (&[LIBRARY, "fcall put 0 {460}a"], (43, 5 + 5)),
-            // The two requests are counted when they are queued; EXEC itself is not, because of the script.
+            // In a transaction with a script, the bytes of SET and EVAL are counted, but not those of MULTI and EXEC.
             (
                 &["multi", "set {460}a 1", "eval \"return redis.call('get', KEYS[1])\" 1 {460}a", "exec"],
                 (32 + 73, 7),

@@ -46,8 +46,8 @@ pub(super) fn setname(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// CLIENT CAPA capability [capability ...]. Unknown capabilities are ignored, because newer clients may announce
-/// capabilities that this server does not know.
+/// Handles `CLIENT CAPA capability [capability ...]`. Unknown capabilities are ignored, because newer clients may
+/// announce capabilities that this server does not know.
 pub(super) fn capa(context: &mut Context<'_>) -> Result<(), CommandError> {
     let redirect = context.args.from(2).iter().any(|word| eq_ignore_case_until_nul(word, b"redirect"));
     if redirect {

@@ -70,7 +70,7 @@ pub(super) struct ClientFilters<'a> {
 }
 
 impl<'a> ClientFilters<'a> {
-    /// The filter of the old form of CLIENT KILL, which selects the connection with this address.
+    /// Selects the connection with this address, as the old form `CLIENT KILL address` does.
     pub(super) fn by_address(address: &'a [u8]) -> Self {
         let fact = ClientProperty::Address(truncate_at_nul(address));
         Self {

@@ -21,7 +21,7 @@ pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// CLIENT KILL address, or CLIENT KILL filter value [filter value ...]
+/// Handles `CLIENT KILL address` and `CLIENT KILL filter value [filter value ...]`.
 pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
     let old_form = context.args.len() == 3;
     let filter = if old_form {

@@ -6,8 +6,9 @@ use engine::{CommandError, Context, Settings};
 
 use crate::connection::parse_db_index;
 
-/// Whether the client waits until the memory is freed: ASYNC or SYNC of FLUSHALL, FLUSHDB and CLUSTER FLUSHSLOT, else
-/// `lazyfree-lazy-user-flush`. Other clients never wait, since the slots are unlocked before the memory is freed.
+/// Whether the client waits until the memory is freed. This depends on the option ASYNC or SYNC of FLUSHALL, FLUSHDB
+/// and CLUSTER FLUSHSLOT, or on `lazyfree-lazy-user-flush` if no option is given. Other clients never wait, since the
+/// slots are unlocked before the memory is freed.
 pub(crate) fn waits_for_lazy_free(word: Option<&[u8]>, settings: &Settings) -> Result<bool, CommandError> {
     match word {
         None => Ok(!settings.flush_async.load(Ordering::Relaxed)),
@@ -28,7 +29,7 @@ pub(super) fn flushdb(context: &mut Context<'_>) -> Result<(), CommandError> {
     flush(context, Some(db))
 }
 
-/// Empties one database, or all if `only` is `None`.
+/// Empties database `db`, or all databases if `db` is `None`.
 fn flush(context: &mut Context<'_>, only: Option<u16>) -> Result<(), CommandError> {
     if context.args.len() > 2 {
         return Err(CommandError::Syntax);

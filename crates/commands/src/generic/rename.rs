@@ -21,8 +21,8 @@ pub(super) fn renamenx(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Moves the value to the new name. Without `replace` (RENAMENX), an existing target stops the move. Returns whether
-/// the key was renamed.
+/// Moves the value to the new name. Without `replace` (RENAMENX), nothing is moved if the target exists. Returns
+/// whether the key was renamed.
 fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandError> {
     let (from, to) = (context.key(1)?, context.key(2)?);
     context.find(&from).ok_or(CommandError::NoSuchKey)?;

@@ -5,10 +5,10 @@ use keyspace::{ScanItem, Table};
 
 use crate::scanning::{AcceptedOptions, BulkStringCollector, ScanOptions, parse_cursor, reply_page};
 
-/// Number of keys that RANDOMKEY tries, since some may have expired, before it gives up.
+/// Number of keys that RANDOMKEY tries before it gives up, since the keys that it selects may have expired.
 const RANDOM_TRIES: usize = 100;
-/// The cursor bits that hold the slot. The other bits hold the position within the slot in hash order, whose low bits
-/// are not significant ([`Table::scan`]), so that both fit in one integer.
+/// Mask of the cursor bits that hold the slot. The other bits hold the position within the slot in hash order. The low
+/// bits of the position are not significant ([`Table::scan`]), so that both fit in one integer.
 const SLOT_BITS: u64 = 0x3fff;
 
 pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {

@@ -161,7 +161,7 @@ enum SearchCenter {
     Member(Option<Point>),
 }
 
-/// The request, and what query parsing needs from outside of it.
+/// The input of query parsing: the request, a number parser and the sorted set to search.
 pub(super) struct QueryInput<'a> {
     pub(super) args: Args<'a>,
     /// Parses a floating-point number.

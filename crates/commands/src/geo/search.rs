@@ -36,13 +36,13 @@ pub(super) fn georadiusbymember_ro(context: &mut Context<'_>) -> Result<(), Comm
     search(context, SearchCommand::Member, StoreOption::Unknown)
 }
 
-/// GEOSEARCH key FROMMEMBER member | FROMLONLAT longitude latitude, BYRADIUS radius unit | BYBOX width height unit,
-/// [options]; or key BYPOLYGON vertices longitude latitude ..., [options]
+/// Handles `GEOSEARCH key FROMMEMBER member | FROMLONLAT longitude latitude BYRADIUS radius unit | BYBOX width height
+/// unit [options]` and `GEOSEARCH key BYPOLYGON vertices longitude latitude ... [options]`.
 pub(super) fn geosearch(context: &mut Context<'_>) -> Result<(), CommandError> {
     search(context, SearchCommand::Search, StoreOption::Unknown)
 }
 
-/// GEOSEARCHSTORE destination source, then the arguments of GEOSEARCH
+/// Handles `GEOSEARCHSTORE destination source`, followed by the same arguments as GEOSEARCH after its key.
 pub(super) fn geosearchstore(context: &mut Context<'_>) -> Result<(), CommandError> {
     search(context, SearchCommand::Store, StoreOption::Unknown)
 }

@@ -8,7 +8,7 @@ use super::fields::HashAccess;
 use super::options::{find_fields_option, parse_fields_at, parse_fields_first, parse_time};
 use crate::time_arg::{ExpireCondition, TimeBase, TimeUnit};
 
-/// Codes that HEXPIRE and similar commands reply for each field.
+/// Reply of HEXPIRE and similar commands for a field that does not exist.
 const MISSING_FIELD: i64 = -2;
 const NO_EXPIRY: i64 = -1;
 const CONDITION_FAILED: i64 = 0;
@@ -202,11 +202,12 @@ fn log(context: &mut Context<'_>, command: &[&[u8]], names: &[&[u8]]) {
     }
 }
 
-/// HTTL key FIELDS numfields field [field ...]. `show` converts each field's expiry to the reply.
+/// Handles HTTL, HPTTL, HEXPIRETIME and HPEXPIRETIME. `convert` computes the reply from a field's expiry and the
+/// current time.
 fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
     let names = parse_fields_first(context).map_err(|error| match error {
         CommandError::NotInteger => error,
-        // As in Valkey, only the commands that read expiries reply with a syntax error to this mistake.
+        // As in Valkey, only commands that read expiries report a malformed FIELDS option as a syntax error.
         _ => CommandError::Syntax,
     })?;
     let (key, now, gone) = (context.key(1)?, context.now, context.expiry_cutoff());

@@ -49,8 +49,8 @@ pub(crate) trait HashAccess {
         fields: impl Iterator<Item = Field<'f>>,
     ) -> AddedFields;
 
-    /// Sends the `hexpired` event if a write replaced expired fields. Call it between [`Context::report_modified`] and
-    /// the command's own event.
+    /// Sends the `hexpired` event if `any_expired` is set, which means that a write replaced expired fields. Call it
+    /// between [`Context::report_modified`] and the command's own event.
     fn notify_overwritten(&self, key: &Key<'_>, any: bool);
 
     /// Deletes the hash at `place` if it is empty. The caller has already reported the modification.

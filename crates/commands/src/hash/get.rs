@@ -57,7 +57,7 @@ pub(super) fn hlen(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Replies with all fields. `head` writes the header from the number of fields, `each` writes one field.
+/// Replies with all fields. `write_header` writes the header from the number of fields, `write_field` writes one field.
 fn reply_all(
     context: &mut Context<'_>,
     head: fn(&mut Writer<'_>, usize),

@@ -23,8 +23,8 @@ pub(super) fn find_fields_option(args: Args<'_>, from: usize) -> Option<usize> {
     (from..args.len()).find(|&index| args[index].eq_ignore_ascii_case(b"fields"))
 }
 
-/// Returns the fields after FIELDS, which is argument `word`. Each field has `width` arguments. The count after FIELDS
-/// must match the number of remaining arguments exactly.
+/// Returns the fields after the word FIELDS, which is argument `fields_index`. Each field has `args_per_field`
+/// arguments. The count after FIELDS must match the number of remaining arguments exactly.
 pub(super) fn parse_fields_at<'a>(
     context: &Context<'a>,
     word: Option<usize>,
@@ -89,8 +89,8 @@ pub(super) struct HashFieldOptions {
 }
 
 impl HashFieldOptions {
-    /// Parses the options from argument 2 up to FIELDS, then the fields (`width` arguments each), and last the time. If
-    /// a request has several errors, this order reports the same error as Valkey.
+    /// Parses the options from argument 2 up to FIELDS, then the fields (`args_per_field` arguments each), and last the
+    /// time. If a request has several errors, this order reports the same error as Valkey.
     pub(super) fn parse<'a>(
         context: &Context<'a>,
         allowed: AcceptedOptions,

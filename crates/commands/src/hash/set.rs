@@ -70,7 +70,7 @@ pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut deleted = 0;
     for index in 2..context.args.len() {
         let name = context.arg(index);
-        // An expired field counts as missing. The expiry cycle deletes it, with an event of its own.
+        // An expired field counts as missing here. The expiry cycle deletes it later and then sends an event.
         if context.hash_at(&key, place).get(name).is_none_or(|field| !field.is_live_at(now)) {
             continue;
         }

@@ -48,8 +48,8 @@ pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// HSETEX key [NX | XX] [FNX | FXX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL] FIELDS numfields field value
-/// [field value ...]
+/// Handles `HSETEX key [NX | XX] [FNX | FXX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL] FIELDS numfields field value
+/// [field value ...]`.
 pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (options, pairs) =
         HashFieldOptions::parse(context, AcceptedOptions::KEEPTTL | AcceptedOptions::CONDITIONS, 2)?;

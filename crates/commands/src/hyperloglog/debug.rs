@@ -8,7 +8,7 @@ use keyspace::StringRef;
 use super::{sketch, sketch_at, store_sketch};
 use crate::sketch::{Registers, Sketch};
 
-/// PFDEBUG (GETREG | DECODE | ENCODING | TODENSE) key, PFDEBUG SIMD (ON | OFF)
+/// Handles `PFDEBUG GETREG | DECODE | ENCODING | TODENSE key` and `PFDEBUG SIMD ON | OFF`.
 pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(1);
     if word.eq_ignore_ascii_case(b"simd") {
@@ -50,7 +50,7 @@ pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// PFDEBUG SIMD ON | OFF: accepted without effect, since there is only one implementation of the merge.
+/// Handles `PFDEBUG SIMD ON | OFF`, which has no effect, since there is only one implementation of the merge.
 fn pfdebug_simd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
     let reply = match () {

@@ -55,7 +55,7 @@ pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Handles `LREM key count element`.
 pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, count, element) = (context.key(1)?, context.integer(2)?, context.arg(3));
-    // Only a client receives an error for this count, because a Redis 7.0 master may replicate it.
+    // Reply with an error only to clients, because a Redis 7.0 master may replicate a command with this count.
     if count == i64::MIN && context.session.origin() == CommandOrigin::Client {
         return Err(CommandError::text(
             "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",

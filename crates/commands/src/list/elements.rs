@@ -56,7 +56,8 @@ pub(crate) trait ListAccess {
     /// the number of popped elements.
     fn pop(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> usize;
 
-    /// Pops `count` elements at one end of the list at `place`, which must have more than `count`.
+    /// Removes `count` elements at one end of the list at `place`, which must have more elements. The caller reports
+    /// the change. Returns the list's new place.
     fn take_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> EntryRef;
 }
 

@@ -31,7 +31,7 @@ pub(super) fn fcall_ro(context: &mut Context<'_>) -> Result<ScriptCall, CommandE
     call_function(context, true)
 }
 
-/// Parses the number of keys. `no_number` is the error if the argument is not a number.
+/// Parses the number of keys. `not_a_number` is the error if the argument is not a number.
 fn count_keys(context: &Context<'_>, no_number: CommandError) -> Result<usize, CommandError> {
     let count = context.integer(2).map_err(|_| no_number)?;
     if count > context.args.len() as i64 - 3 {
@@ -53,7 +53,7 @@ fn eval_cached(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall,
     if context.session.is_debugging() {
         return Err(CommandError::text("ERR Please use EVAL instead of EVALSHA for debugging"));
     }
-    // As in Redis, the SHA1 is checked before the number of keys: text that is not a SHA1 names no script.
+    // As in Redis, text that is not a SHA1 is reported before an invalid number of keys.
     if sha_of(context.arg(1)).is_none() {
         return Err(NO_SUCH_SCRIPT);
     }
@@ -78,7 +78,7 @@ fn call_function(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCal
     script_call(context, what, keys, read_only)
 }
 
-/// Checks that the script may run now, and starts it.
+/// Checks that the script may run now, and returns the call for the engine to execute.
 fn script_call(
     context: &Context<'_>,
     what: Runnable,

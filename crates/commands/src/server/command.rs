@@ -94,7 +94,7 @@ fn info(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
     }
 }
 
-/// The names of the flags in `table` for which `has` returns true, as a RESP set.
+/// Replies with a RESP set: the names of the flags in `table` for which `is_set` returns true, then the `extra` names.
 fn names<F: Copy>(
     reply: &mut Writer<'_>,
     table: &[(F, &'static str)],
@@ -260,7 +260,7 @@ fn parse_keys<'a>(
 ) -> Result<(Args<'a>, Vec<(usize, KeyFlags)>), CommandError> {
     let request = args.from(2);
     let entry = registry.resolve(request);
-    // For COMMAND, DEBUG is a single command without keys.
+    // COMMAND treats DEBUG as a single command without keys.
     let is_shown = |entry: &RegisteredCommand| {
         registry.listed_commands().any(|known| std::ptr::eq(known.command, entry.command))
     };
@@ -277,8 +277,8 @@ fn parse_keys<'a>(
     }
     let mut found = Vec::new();
     command.visit_keys(request, &mut |index, flags| found.push((index, flags)));
-    // As in Valkey, a wrong number of arguments, or a place without keys, is an error even if another spec finds a key.
-    // Examples are ZUNIONSTORE, and PFMERGE without a source, which the command itself accepts.
+    // As in Valkey, an invalid number of keys or a key spec that finds no keys is an error even if another spec finds a
+    // key. Examples are ZUNIONSTORE, and PFMERGE without a source, although PFMERGE itself accepts that.
     let is_required = |spec: &KeySpec| {
         matches!(spec.find, FindKeys::KeyNum { .. }) || matches!(spec.search_start, BeginSearch::Index(_))
     };

@@ -259,7 +259,7 @@ fn find_including_expired(context: &Context<'_>, key: &Key<'_>) -> Result<EntryR
     }
 }
 
-/// DEBUG OBJECT key [fast]. With `fast`, expensive fields are omitted.
+/// Handles `DEBUG OBJECT key [FAST]`. With FAST, expensive fields are omitted.
 fn debug_object(context: &mut Context<'_>) -> Result<(), CommandError> {
     let fast = context.args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"fast"));
     let key = context.key(2)?;
@@ -289,7 +289,8 @@ fn debug_object(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Length limit of the key names that DEBUG POPULATE creates; Redis truncates them at its buffer size.
 const MAX_POPULATED_NAME: usize = 127;
 
-/// DEBUG POPULATE count [prefix] [size]. As in Redis, the keys are not replicated and existing keys stay unchanged.
+/// Handles `DEBUG POPULATE count [prefix] [size]`. As in Redis, the keys are not replicated and existing keys stay
+/// unchanged.
 fn populate(context: &mut Context<'_>) -> Result<(), CommandError> {
     let out_of_range = CommandError::text("ERR value is out of range, must be positive");
     let positive = |index| {
@@ -360,8 +361,8 @@ fn quicklist(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// DEBUG QUICKLIST-PACKED-THRESHOLD size. The size has no effect, because lists have no quicklist nodes on this server,
-/// but an invalid size is an error.
+/// Handles `DEBUG QUICKLIST-PACKED-THRESHOLD size`. The size has no effect, because lists have no quicklist nodes on
+/// this server, but an invalid size is an error.
 fn quicklist_packed_threshold(context: &mut Context<'_>) -> Result<(), CommandError> {
     // The limit of Redis: 4 GiB minus a reserve for the node's header.
     const MAX_PACKED_THRESHOLD: u64 = (4 << 30) - (1 << 20);

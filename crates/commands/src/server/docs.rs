@@ -68,7 +68,7 @@ fn reply_command_docs(reply: &mut Writer<'_>, entry: &'static RegisteredCommand)
 fn reply_arguments(reply: &mut Writer<'_>, arguments: &[ArgumentDocs]) {
     reply.array(arguments.len());
     for argument in arguments {
-        // A block or a choice has no display text of its own, because its nested arguments are shown.
+        // A block or a choice has no display text, because the reply shows its nested arguments instead.
         let stands_for_others = ["block", "oneof"].contains(&argument.kind);
         let display = (!stands_for_others).then(|| argument.display.unwrap_or(argument.name));
         let named = [("name", Some(argument.name)), ("type", Some(argument.kind)), ("display_text", display)];

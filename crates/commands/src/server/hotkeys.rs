@@ -34,7 +34,7 @@ const SUBCOMMANDS: &[Command] = &[
     new_row("stop", "8.6.0", 2, "Stops counting.").run(stop),
 ];
 
-/// Limits of a session: its maximum duration in seconds and its maximum number of keys.
+/// Maximum duration of a session in seconds.
 const MAX_SECONDS: i64 = 1_000_000;
 const MAX_KEYS: i64 = 64;
 const DEFAULT_KEYS: usize = 10;
@@ -208,7 +208,7 @@ fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
     reply_number(reply, "collection-start-time-unix-ms", report.started_at.0.max(0).unsigned_abs());
     reply_number(reply, "collection-duration-ms", report.duration_millis);
     if request.cpu {
-        // The time is that of the commands; user and system time are not distinguished.
+        // User and system time are not distinguished, so the total time is reported as user time.
         reply_number(reply, "total-cpu-time-user-ms", report.total.nanos / NANOS_PER_MILLI);
         reply_number(reply, "total-cpu-time-sys-ms", 0);
     }

@@ -148,7 +148,8 @@ mod tests {
         assert_eq!(client.logged_commands(), log);
     }
 
-    /// Regression test: the target set is in the same slot and has expired. Its removal moves the source's entry.
+    /// Regression test: SMOVE failed if the target set was in the same slot and had expired, because its removal moved
+    /// the source's entry.
     #[test]
     fn smove_handles_expired_target() {
         let mut client = Client::new();

@@ -112,7 +112,7 @@ impl SetOperation {
         }
     }
 
-    /// Adds the members of the result to `made`, an empty set.
+    /// Adds the members of the result to `builder`, which must be empty.
     fn build_result(self, keyspace: &Keyspace, sets: &Sets<'_>, mut made: SetBuilder) -> SetBuilder {
         match self {
             Self::Union => {
@@ -132,8 +132,8 @@ impl SetOperation {
     }
 }
 
-/// Computes a union while other clients may use the slots of the large sets, whose memory is kept from changing
-/// (pinned) meanwhile. Returns `None` if pinning is not possible.
+/// Computes a union without blocking other clients: pins the memory of the large sets and unlocks their slots
+/// meanwhile. Returns `None` if the memory cannot be pinned.
 fn pinned_union(context: &mut Context<'_>, sources: &SourceSets<'_>) -> Option<BulkStringCollector> {
     if !context.may_release_slots() {
         return None;
@@ -196,7 +196,7 @@ fn visit_prefetched<'s>(
     }
 }
 
-/// Adds the members of `set` to `made`, with prefetching for each batch of members.
+/// Adds the members of `set` to `builder`, with prefetching for each batch of members.
 fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut SetBuilder) {
     let mut some = SmallVec::<[SetMember<'_>; PREFETCH_BATCH]>::new();
     let mut add = |some: &mut SmallVec<[SetMember<'_>; PREFETCH_BATCH]>| {

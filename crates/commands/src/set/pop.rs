@@ -93,7 +93,7 @@ fn pop_singly(context: &mut Context<'_>, key: &Key<'_>, mut place: EntryRef, cou
     popped
 }
 
-/// Rebuilds the set from `kept` random members in a single scan, by selection sampling. Returns the other members.
+/// Rebuilds the set from `survivors` random members in a single scan, by selection sampling. Returns the other members.
 fn rebuild_with_survivors(
     context: &mut Context<'_>,
     key: &Key<'_>,

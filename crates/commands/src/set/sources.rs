@@ -46,7 +46,7 @@ impl<'a> SourceSets<'a> {
         }
     }
 
-    /// Splits the locations into those of large sets and those of the remaining sets.
+    /// Returns the locations of the large sets, and the other sets.
     pub(super) fn sets_by_size<'s>(
         &self,
         slots: &'s LockedSlots<'_>,

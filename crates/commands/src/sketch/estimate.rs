@@ -20,8 +20,8 @@ impl Default for Histogram {
 impl Histogram {
     /// Counts the values of all registers.
     pub(super) fn from_registers(values: &[u8; REGISTERS]) -> Self {
-        // Use four counters per value, because neighbouring registers are often equal, and increments of the same
-        // counter would wait for each other.
+        // Use four counters per value: neighbouring registers are often equal, and consecutive increments of one
+        // counter depend on each other.
         let mut counts = [[0_u16; 64]; 4];
         for four in values.as_chunks::<4>().0 {
             for (counts, value) in counts.iter_mut().zip(four) {

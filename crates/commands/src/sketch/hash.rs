@@ -7,7 +7,7 @@ const SEED: u64 = 0xadc8_3b19;
 /// Multiplication constant of MurmurHash64A.
 const MULTIPLIER: u64 = 0xc6a4_a793_5bd1_e995;
 
-/// A register, and the value that an element requires the register to have at least.
+/// A register index and the minimum value that an element implies for this register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Observation {
     pub(crate) register: usize,

@@ -16,7 +16,7 @@ use super::{Observation, REGISTERS, SketchError};
 
 /// Maximum number of registers in a one-byte run of zeros.
 const MAX_SHORT_RUN: usize = 64;
-/// Limits of runs with a non-zero value: the maximum number of registers and the maximum value.
+/// Maximum number of registers in a run with a non-zero value.
 const MAX_VALUE_RUN: u8 = 4;
 const MAX_SPARSE_VALUE: u8 = 32;
 /// The number of runs that are searched for neighbours to merge.
@@ -54,8 +54,8 @@ pub(super) fn runs(mut bytes: &[u8]) -> impl Iterator<Item = RegisterRun> {
     })
 }
 
-/// Passes each run to `show`. Fails if the runs do not cover exactly all registers; `show` has received the runs before
-/// the error by then.
+/// Passes each run to `visit`. Fails if the runs do not cover exactly all registers, possibly after some runs were
+/// visited.
 pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(RegisterRun)) -> Result<(), SketchError> {
     let (mut registers, mut read) = (0, 0);
     for run in runs(bytes) {
@@ -72,7 +72,7 @@ pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(RegisterRun)) -> Resul
 /// The run that contains a register.
 struct FoundRun {
     run: RegisterRun,
-    /// Byte offsets of the run and of the run before it.
+    /// Byte offset of the run.
     offset: usize,
     previous_offset: usize,
     /// Index of the run's first register.
@@ -116,7 +116,8 @@ pub(super) enum SparseUpdate {
     TooLarge,
 }
 
-/// Raises a register of the runs that start at byte `header`, unless the sketch would exceed `most` bytes.
+/// Raises a register to the observed value. The runs start at byte `runs_start`. Nothing changes if the sketch would
+/// exceed `max_bytes` bytes.
 pub(super) fn set_register(
     bytes: &mut Vec<u8>,
     header: usize,
@@ -149,7 +150,7 @@ pub(super) fn set_register(
     Ok(SparseUpdate::Changed)
 }
 
-/// Merges equal non-zero neighbours among the runs from byte `at` on.
+/// Merges equal non-zero neighbours among the runs from byte `start` on.
 fn merge_equal_runs(bytes: &mut Vec<u8>, mut at: usize) {
     for _ in 0..MERGE_WINDOW {
         let Some(run) = RegisterRun::decode_first(&bytes[at..]) else { return };

@@ -109,8 +109,8 @@ pub(super) fn zadd(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Handles `ZINCRBY key increment member`.
 pub(super) fn zincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
-    // As in Redis, a word that ZADD accepts as an option is parsed as an option here, too. The remaining arguments are
-    // then not a complete pair.
+    // As in Redis, ZINCRBY also parses ZADD's option words. The command then fails, because the remaining arguments are
+    // not a complete pair.
     let (options, first) = ZaddOptions::parse(context)?;
     add_members(context, options | ZaddOptions::INCR, first)
 }

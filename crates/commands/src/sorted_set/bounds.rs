@@ -94,7 +94,7 @@ impl<'a> Bounds<'a> {
         Self::parse_values(by, (context.arg(min), context.arg(max)), |text| context.parse_double(text))
     }
 
-    /// Parses bounds from text; `double` parses scores.
+    /// Parses bounds from text; `parse_double` parses scores.
     pub(super) fn parse_values(
         by: RangeBy,
         (low, high): (&'a [u8], &'a [u8]),

@@ -88,7 +88,7 @@ type Scores = SmallVec<[(usize, f64); 2]>;
 /// Number of members whose lookups are prefetched together.
 const PREFETCH_BATCH: usize = 64;
 
-/// A source set, as the operation reads it.
+/// The value of a source key with its weight.
 #[derive(Clone, Copy)]
 struct SourceSet<'c> {
     value: Option<Value<'c>>,
@@ -209,8 +209,8 @@ impl<'k> CombineQuery<'k> {
         members.into_iter().map(|(name, score)| (score, name)).collect()
     }
 
-    /// Computes a union while other clients may use the slots of the large sources, whose memory is kept from changing
-    /// (pinned) meanwhile. Returns `None` if pinning is not possible.
+    /// Computes a union without blocking other clients: pins the memory of the large sources and unlocks their slots
+    /// meanwhile. Returns `None` if the memory cannot be pinned.
     fn pinned_union(&self, context: &mut Context<'_>) -> Option<Members<'static>> {
         if !context.may_release_slots() {
             return None;

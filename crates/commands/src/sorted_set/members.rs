@@ -15,8 +15,8 @@ pub(crate) trait SortedSetAccess {
     /// The sorted set at `place`, as returned by [`Context::find_sorted_set`] or [`Context::read_sorted_set`].
     fn sorted_set(&self, key: &Key<'_>, place: EntryRef) -> SortedSetRef<'_>;
 
-    /// Handles `key [member ...]`: replies with an array with one entry per member, which `tell` writes from the
-    /// member's score.
+    /// Handles commands of the form `key [member ...]`. Replies with an array in which `write_entry` writes one entry
+    /// per member from the member's score.
     fn reply_each_score(&mut self, tell: impl Fn(&mut Writer<'_>, Option<f64>)) -> Result<(), CommandError>;
 
     /// Sets the score of a member to the one that `decide` returns. Creates the sorted set if `found` is `None`.

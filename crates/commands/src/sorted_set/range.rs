@@ -31,7 +31,7 @@ pub(super) const LEX: RangeCommandForm =
     RangeCommandForm { by: Some(RangeBy::Name), reversed: Some(false), ..ANY_RANGE };
 pub(super) const REVERSE_LEX: RangeCommandForm = RangeCommandForm { reversed: Some(true), ..LEX };
 pub(super) const STORE: RangeCommandForm = RangeCommandForm { key: 2, is_store: true, ..ANY_RANGE };
-/// The forms of the ZREMRANGEBY commands.
+/// The form of ZREMRANGEBYRANK.
 pub(super) const BY_RANK: RangeCommandForm =
     RangeCommandForm { by: Some(RangeBy::Rank), reversed: Some(false), ..ANY_RANGE };
 
@@ -45,7 +45,7 @@ struct RangeQuery<'a> {
 }
 
 impl<'a> RangeQuery<'a> {
-    /// Parses the arguments of the query. `double` parses scores.
+    /// Parses the arguments of the query. `parse_double` parses scores.
     fn parse(
         args: Args<'a>,
         fixed: RangeCommandForm,

@@ -212,7 +212,7 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
     let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let before = stream_head(context, &key, place);
     let refusal = match () {
-        // Only a client receives an error for this id, because a Redis 7.0 master may replicate it.
+        // Reply with an error only to clients, because a Redis 7.0 master may replicate a command with this id.
         () if last < before.max_deleted && context.session.origin() == CommandOrigin::Client => {
             Some("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
         }

@@ -36,7 +36,7 @@ pub(crate) trait StreamAccess<'a> {
     /// Creates an empty stream under `key`.
     fn create_stream(&mut self, key: &Key<'_>) -> EntryRef;
 
-    /// Drops parts of a stream. Large parts are dropped in the background.
+    /// Drops the removed parts of a stream, in the background if they are large.
     fn free_stream_parts(&self, gone: Stream);
 
     /// Creates a consumer in an existing group if it is missing, and replicates the creation. Returns whether the

@@ -28,7 +28,7 @@ fn parse_number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Parses `milliseconds-sequence`. If the sequence is absent, it is `missing`.
+/// Parses `milliseconds-sequence`. If the sequence is absent, `default_sequence` is used.
 fn parse(word: &[u8], missing: u64) -> Option<StreamId> {
     if word.len() > MAX_TEXT_LEN {
         return None;

@@ -100,7 +100,7 @@ impl Iid<'_> {
     }
 }
 
-/// Parses a parameter of XCFGSET.
+/// Parses the value of a parameter of XCFGSET.
 fn parse_bound(
     context: &Context<'_>,
     index: usize,
@@ -162,7 +162,7 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// XIDMPRECORD key producer iid id. A rewritten AOF restores the iids of a stream with this command.
+/// Handles `XIDMPRECORD key producer iid id`, with which a rewritten AOF restores the iids of a stream.
 pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, producer, iid) = (context.key(1)?, context.arg(2), context.arg(3));
     let id = id::parse_exact(context.arg(4))?;

@@ -44,8 +44,8 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply_number(reply, "entries-added", head.added);
     reply.bulk(b"recorded-first-entry-id");
     reply_id(reply, stream.first_id());
-    // Redis 8.6 shows these fields of every stream. Older releases of go-redis 9 refuse a reply with a field that they
-    // do not know, so a stream that idempotent producers never used is shown as by Valkey.
+    // Redis 8.6 shows these fields for every stream. Older releases of go-redis 9 refuse a reply with unknown fields,
+    // so the fields are omitted for a stream that no idempotent producer has used, as in Valkey.
     if let Some(producers) = stream.producers() {
         reply_producers(reply, producers);
     }

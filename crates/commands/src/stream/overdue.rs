@@ -1,4 +1,5 @@
-//! XREADGROUP's CLAIM: entries that were pending for a long time go to the next reader, the longest pending first.
+//! XREADGROUP's CLAIM: entries that have been pending for a long time are delivered to the next reader, the longest
+//! pending first.
 //!
 //! Each entry of the reply also has its idle time and its delivery count; both are 0 for a new entry. An entry that is
 //! no longer in the stream is acknowledged, as by XAUTOCLAIM. The behaviour follows the documentation of Redis 8.4.

@@ -1,9 +1,9 @@
 //! Progress of a consumer group: its read counter and its lag.
 //!
-//! Neither number is counted per entry. The stream counts all entries ever added, and the group stores its read counter
-//! as of the last time when the counter was known; deletions make it unknown. Entries that were trimmed before the
-//! group read them do not count as lag: XINFO GROUPS documents the lag as the number of entries in the stream that are
-//! still to be delivered. Redis 8 replies this way (Valkey 9.1 counts the trimmed entries).
+//! Neither number is updated with each entry. The stream counts all entries ever added, and the group stores its last
+//! known read counter, which deletions can make unknown. Entries that were trimmed before the group read them do not
+//! count as lag: XINFO GROUPS documents the lag as the number of entries in the stream that are still to be delivered.
+//! Redis 8 replies this way (Valkey 9.1 counts the trimmed entries).
 
 use std::cmp::Ordering;
 

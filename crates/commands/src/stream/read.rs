@@ -26,7 +26,7 @@ struct GroupReader<'a> {
     consumer: &'a [u8],
     /// Whether delivered entries do not become pending (NOACK).
     no_ack: bool,
-    /// The minimum idle time in milliseconds that CLAIM gives; `None` without CLAIM.
+    /// The minimum idle time in milliseconds that CLAIM requires; `None` without CLAIM.
     claims: Option<i64>,
 }
 
@@ -35,7 +35,7 @@ struct ReadArguments<'a> {
     reader: Option<GroupReader<'a>>,
     /// Maximum number of entries per stream; 0 means all.
     count: usize,
-    /// `None` without BLOCK. The inner value is the deadline, or `None` to wait without a limit.
+    /// The deadline of BLOCK: the outer `None` means no BLOCK, the inner `None` means to wait without a limit.
     blocks_until: Option<Option<Millis>>,
     /// Argument index of the BLOCK timeout.
     block: usize,
@@ -385,7 +385,8 @@ fn deliver_new(
     true
 }
 
-/// Replies with overdue and new entries, if there are any. Returns the ids of the new entries and the group's progress.
+/// Replies with overdue and new entries, if there are any. Returns the ids of the new entries and the read counter that
+/// the group has after them.
 fn reply_new(
     context: &mut Context<'_>,
     key: &Key<'_>,
@@ -418,7 +419,7 @@ fn reply_new(
     Some((entries.iter().map(|entry| entry.id).collect(), progress.entries_read))
 }
 
-/// Repeats the consumer's own pending entries that follow an id.
+/// Delivers the consumer's own pending entries that follow an id once more.
 fn redeliver(
     context: &mut Context<'_>,
     key: &Key<'_>,

@@ -37,7 +37,7 @@ impl ReferencePolicy {
     }
 }
 
-/// Codes that XDELEX and XACKDEL reply for each entry.
+/// Reply of XDELEX and XACKDEL for an entry that does not exist.
 const MISSING: i64 = -1;
 const DELETED: i64 = 1;
 const REFERENCED: i64 = 2;

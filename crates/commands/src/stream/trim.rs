@@ -7,7 +7,7 @@ use super::common::StreamAccess;
 use super::id;
 use super::references::{ReferencePolicy, RemovedEntries};
 
-/// Default LIMIT of an approximate trim: the entries of a hundred nodes, within bounds.
+/// Number of nodes whose entries an approximate trim may delete if no LIMIT is given.
 const DEFAULT_LIMIT_NODES: u64 = 100;
 const MIN_DEFAULT_LIMIT: u64 = 10_000;
 const MAX_DEFAULT_LIMIT: u64 = 1_000_000;
@@ -169,7 +169,8 @@ impl TrimRequest {
                 gone = stream.trim_through(*last);
                 exactly = Some(self.exact_equivalent(stream.head(), stream.first_id()));
             }
-            // The stream now has gaps, which count like deletions by XDEL: the lag of a group across them is unknown.
+            // This trim leaves gaps in the stream. Like deletions by XDEL, they make the lag of a group that has yet to
+            // read past them unknown.
             _ => {
                 for id in &ids {
                     stream.delete(*id);

@@ -57,7 +57,7 @@ impl<'a> IncrexArguments<'a> {
         Ok(words)
     }
 
-    /// Handles an option that is followed by a value.
+    /// Parses an option that is followed by a value.
     fn parse_value_option(&mut self, word: &[u8], value: &'a [u8]) -> Result<(), CommandError> {
         let slot = match () {
             () if word.eq_ignore_ascii_case(b"byint") => &mut self.by_int,
@@ -201,8 +201,8 @@ impl BoundedNumber for LongDouble {
     }
 }
 
-/// INCREX key [BYFLOAT increment | BYINT increment] [LBOUND bound] [UBOUND bound] [SATURATE]
-/// [EX s | PX ms | EXAT s | PXAT ms | PERSIST] [ENX]
+/// Handles `INCREX key [BYFLOAT increment | BYINT increment] [LBOUND bound] [UBOUND bound] [SATURATE] [EX s | PX ms |
+/// EXAT s | PXAT ms | PERSIST] [ENX]`.
 pub(super) fn increx(context: &mut Context<'_>) -> Result<(), CommandError> {
     let words = IncrexArguments::parse(context)?;
     match words.by_float {

@@ -41,8 +41,7 @@ pub(super) enum SetCondition<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Comparison<'a> {
     operand: ComparisonValue<'a>,
-    /// Whether the string must be equal to the operand, or else must differ from it. A missing key never equals
-    /// anything.
+    /// Whether the stored string must equal the operand; otherwise it must differ. A missing key equals no operand.
     must_be_equal: bool,
 }
 

@@ -19,7 +19,7 @@ fn create_user(rules: &str) -> Client {
     client
 }
 
-/// Changes the rules of a user, as another client would.
+/// Changes the rules of a user, as if another client did.
 fn change_user(client: &Client, name: &str, rules: &str) {
     let rules: Vec<&[u8]> = rules.split(' ').map(str::as_bytes).collect();
     client.engine.change_users(|users| users.set(name.as_bytes(), &rules)).unwrap();
@@ -375,7 +375,7 @@ fn queued_select_determines_checked_database() {
     ]);
 }
 
-/// ACL LOG shows the current context, script or EXEC, and not that of the previous command.
+/// ACL LOG reports the context of the refused command, a script or EXEC, and not that of the previous command.
 #[test]
 fn acl_log_shows_refused_command() {
     let shown = |client: &mut Client| {

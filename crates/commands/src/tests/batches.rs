@@ -223,7 +223,7 @@ fn write_from_threads(
     });
 }
 
-/// Threads lock slots in advance for which other threads wait, in any order. There must be no deadlock.
+/// Threads lock slots in advance, in any order, while other threads wait for these slots. There must be no deadlock.
 #[test]
 fn concurrent_batches_on_shared_slots_do_not_deadlock() {
     let mut client = Client::new();
@@ -334,7 +334,7 @@ fn batch_yields_at_end_of_time_slice_and_resumes() {
         turns += 1;
     }
     assert_eq!((from, flow), (4, DispatchStatus::Done));
-    // A refused command does not advance the clock that measures the time slice, until the next part of the batch.
+    // Each command ends its time slice, except possibly the refused one, which does not update the clock.
     assert!((3..=4).contains(&turns), "{turns}");
     let said = String::from_utf8_lossy(&out).replace("\r\n", "|");
     let nosuch = "-ERR unknown command 'nosuch', with args beginning with: |";

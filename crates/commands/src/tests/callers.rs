@@ -46,7 +46,8 @@ fn with_shell(client: &Client) -> Arc<dyn Shell> {
     shell
 }
 
-/// Completes the remaining commands of an EXEC, each with the reply `said`. Returns the whole reply to EXEC.
+/// Completes the remaining commands of an EXEC with `deferred_reply` each, and appends them to `executed`. Returns the
+/// whole reply to EXEC.
 fn finish_exec(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -> String {
     let (mut out, mut reply) = (Vec::new(), None);
     loop {
@@ -109,7 +110,8 @@ fn transaction_with_shell_commands_is_atomic() {
     assert_eq!(client.logged_commands(), ["0 set k 1", "0 MULTI", "0 incr k", "0 set l 1", "0 EXEC"]);
 }
 
-/// Commands that wait for a disk or another node run after the slots are unlocked; the order of the replies is kept.
+/// Commands that wait for a disk or another node run after the slots are unlocked. The order of the replies stays the
+/// same.
 #[test]
 fn blocking_shell_commands_run_after_rest_of_transaction() {
     let mut client = Client::with_recording_log();
@@ -121,7 +123,7 @@ fn blocking_shell_commands_run_after_rest_of_transaction() {
     let reply = finish_exec(&mut client, "+DONE\r\n", &mut carried_out);
     assert_eq!(reply, "*5|+OK|+DONE|$1|v|+DONE|+master|");
     assert_eq!(carried_out, [NodeCommand::Replicaof, NodeCommand::ConfigSet]);
-    // Without slots to hold, all commands run in order, so the role has changed when the last ROLE runs.
+    // A transaction that locks no slots runs all commands in order, so the role has changed when the last ROLE runs.
     client.run_to_text("multi\nrole\nreplicaof no one\necho a\nrole\nselect 3\nconfig set a b");
     assert_eq!(client.run_status("exec"), DispatchStatus::Node(NodeCommand::Exec));
     assert_eq!(client.session.db(), 0, "that comes behind what waits");
@@ -130,8 +132,8 @@ fn blocking_shell_commands_run_after_rest_of_transaction() {
     assert_eq!((client.session.db(), carried_out.len()), (3, 4));
 }
 
-/// A command that the server executes outside of the engine and that blocks, or that this server lacks, fails with an
-/// error in a script.
+/// In a script, a command that the server executes outside of the engine fails with an error if it would block or if
+/// the server does not support it.
 #[test]
 fn script_can_call_nonblocking_shell_commands() {
     let mut client = Client::with_recording_log();
@@ -198,7 +200,7 @@ fn script_flags_act_like_command_flags() {
     let engine = &client.engine;
     engine.pauses.pause(&engine.settings, PausePurpose::Client, PauseMode::Writes, until);
     assert_eq!(client.call(&["eval", script, "1", "k"]), Value::Null);
-    // The script is not cached yet.
+    // At this call, the script is not in the cache yet.
     assert_eq!(client.call(&["eval", "#!lua flags=no-writes\nreturn 5", "0"]), Value::Integer(5));
     assert_eq!(client.call(&["evalsha", &sha, "0"]), Value::Integer(7));
     assert_eq!(client.call(&["fcall", "reads", "1", "k"]), Value::Null);
@@ -211,7 +213,7 @@ fn script_flags_act_like_command_flags() {
     assert_eq!(client.run_status("exec"), DispatchStatus::Paused);
     client.run_to_text("discard");
     client.engine.pauses.unpause(&client.engine.settings, PausePurpose::Client);
-    // The flags for out of memory and for stale data act in the same way.
+    // The script flags `allow-oom` and `allow-stale` act like command flags as well.
     client.engine.settings.set_node_flag(NodeFlags::OUT_OF_MEMORY, true);
     assert_eq!(client.call(&["fcall", "reads", "1", "k"]), Value::Null);
     assert_eq!(client.call(&["eval", "#!lua flags=allow-oom\nreturn 1", "0"]), Value::Integer(1));

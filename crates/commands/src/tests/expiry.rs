@@ -60,7 +60,7 @@ fn writable_replica_deletes_own_expired_keys() {
         ("set later 1 px 10", "+OK"),
     ]);
     assert_eq!(client.engine.local_expiry_count(), 6);
-    // The master changes the expiry of one of these keys.
+    // The master changes the expiry of `later`, which a client wrote on this replica.
     let own =
         std::mem::replace(&mut client.session, engine::Session::new(2, engine::CommandOrigin::Master, true));
     client.check_replies(&[("set later 2 px 500", "+OK")]);

@@ -5,7 +5,7 @@ use crate::testing::Client;
 const SLOT_FULL_ERROR: &str = "-OOM command not allowed when a slot holds as many small values as it can";
 
 /// Regression test: a page number has nineteen bits, and a slot with gigabytes of small values panicked when it needed
-/// one page more than that.
+/// a page beyond this limit.
 #[test]
 fn full_slot_refuses_writes_and_allows_deletes() {
     keyspace::limit_pages(64);
@@ -25,7 +25,7 @@ fn full_slot_refuses_writes_and_allows_deletes() {
         ("set {a}more x", "+QUEUED"),
         ("exec", &format!("*1|{SLOT_FULL_ERROR}")),
     ]);
-    // Commands that are not refused before execution must fail without a panic, too.
+    // Commands that pass the check before execution must fail without a panic as well.
     for n in 0..stored {
         client.call(&["pexpire", &format!("{{a}}{n}"), "1000000"]);
     }

@@ -9,7 +9,7 @@ fn single_key_command_locks_one_slot() {
     assert!(with_key.all(|entry| entry.command.lock_scope == LockScope::Keys));
 }
 
-/// The engine reads the session's state again only after keyless commands, so no other command may change the state.
+/// The engine reloads the session's state only after commands without keys, so no other command may change the state.
 #[test]
 fn single_key_commands_do_not_change_session() {
     for entry in crate::for_server().commands().iter().filter(|entry| entry.single_key.is_some()) {

@@ -171,7 +171,7 @@ fn queued_copy_is_compared_with_the_database_before_multi() {
     ]);
 }
 
-/// Regression test: EXEC does not lock the keys of a queued MIGRATE, but the keys were looked up nevertheless.
+/// Regression test: the keys of a queued MIGRATE were looked up, although EXEC does not lock their slots.
 #[test]
 fn queued_migrate_does_not_look_up_unlocked_slot() {
     let mut client = client_with_migrating_slot();

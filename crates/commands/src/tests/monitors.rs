@@ -1,4 +1,4 @@
-//! Tests of MONITOR: the shown commands and the clients that receive them.
+//! Tests of MONITOR: which commands are fed to which clients.
 
 use std::sync::atomic::Ordering;
 
@@ -17,7 +17,7 @@ fn start_monitor(client: &Tester) -> Session {
     session
 }
 
-/// Returns the commands that MONITOR has shown since the last call, without their timestamps.
+/// Returns the commands that were fed to the monitor since the last call, without their timestamps.
 fn monitor_output(monitor: &Session) -> Vec<String> {
     let mut seen = Vec::new();
     monitor.take_messages(&mut seen);

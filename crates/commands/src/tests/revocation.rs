@@ -45,6 +45,7 @@ impl ServerClient<'_> {
     }
 }
 
+/// Checks that a client executes nothing after the reply to the command that kills it or revokes its permissions.
 /// Regression test: after CLIENT KILL had replied OK, the killed client's pipelined commands continued for up to 400
 /// ms, which is a million writes.
 fn check_nothing_runs_after_ok(order: impl Fn(u64) -> String) {

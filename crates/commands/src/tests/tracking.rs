@@ -55,7 +55,7 @@ fn tracked_prefixes_count_towards_client_memory() {
     run_as_other(&mut client, &mut listener, &format!("client tracking on bcast{prefixes}"));
     let with_prefixes = listener.client().memory_bytes();
     assert!(with_prefixes - before > 200_000, "{before} to {with_prefixes}");
-    // Prefixes that are already tracked do not count twice.
+    // Prefixes that are already tracked are not counted twice.
     run_as_other(&mut client, &mut listener, "client tracking on bcast prefix new");
     assert!(listener.client().memory_bytes() - with_prefixes < 1000);
     run_as_other(&mut client, &mut listener, "client tracking off");

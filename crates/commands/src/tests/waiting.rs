@@ -153,7 +153,7 @@ impl Server {
         (resumed, String::from_utf8(out).unwrap().replace("\r\n", "|"))
     }
 
-    /// Runs a client's command again after the wait has ended.
+    /// Runs a client's blocked command again after its wait has ended.
     fn retry(&mut self, client: usize) -> (DispatchStatus, String) {
         let (session, mut out) = (&mut self.sessions[client], Vec::new());
         let dispatcher = self.commands.dispatcher(&self.engine);
@@ -435,7 +435,7 @@ fn rerun_command_keeps_its_original_deadline() {
     assert_eq!(server.sessions[0].waiter().unwrap().deadline(), Some(Millis(1_005_001)), "another command");
 }
 
-/// Several workers give and take items of the same keys. No item may be lost or taken twice, and every thread must end.
+/// Several threads add and take items of the same keys. No item may be lost or taken twice, and every thread must end.
 #[test]
 fn concurrent_items_are_taken_exactly_once() {
     const THREADS: usize = 4;
@@ -471,7 +471,7 @@ fn concurrent_items_are_taken_exactly_once() {
             });
         }
     });
-    // In each round, two threads give two items each and two threads take one item each.
+    // In each round, two threads add two items each and two threads take one item each.
     let mut left = 0;
     for key in ["k0", "k1", "k2"] {
         let key = engine.keyspace.key(key.as_bytes());
@@ -504,7 +504,7 @@ impl ReferenceModel {
         Some(key)
     }
 
-    /// Gives each of `keys` `count` items. Returns the clients that are served, each with the key of its item.
+    /// Adds `count` items to each of `keys`. Returns the clients that are served, each with the key whose item it took.
     fn add_item(&mut self, keys: &[usize], count: i64) -> Vec<(usize, usize)> {
         keys.iter().for_each(|key| self.items[*key] = count);
         let mut served = Vec::new();

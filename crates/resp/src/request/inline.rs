@@ -4,7 +4,7 @@
 
 use super::{ArgSpan, ProtocolError};
 
-/// Unquotes the words of `line` in place and appends their ranges, relative to `base` bytes before the line.
+/// Unquotes the words of `line` in place and appends their ranges. `base_offset` is added to their offsets in the line.
 pub(super) fn split_words(line: &mut [u8], base: u32, words: &mut Vec<ArgSpan>) -> Result<(), ProtocolError> {
     let mut read = 0;
     loop {
@@ -32,7 +32,8 @@ pub(super) fn split_words(line: &mut [u8], base: u32, words: &mut Vec<ArgSpan>) 
     }
 }
 
-/// Unquotes the part that starts with the quote at `read`. Returns the next read and write offsets.
+/// Unquotes the string whose opening quote is at `read_offset`. Returns the offsets at which reading and writing
+/// continue.
 fn unquote(line: &mut [u8], read: usize, mut write: usize) -> Result<(usize, usize), ProtocolError> {
     let quote = line[read];
     let mut read = read + 1;

@@ -13,7 +13,7 @@ fn requests(batch: &Batch, buffer: &[u8]) -> Vec<Vec<Vec<u8>>> {
     (0..batch.len()).map(|index| batch.args(index, buffer).iter().map(<[u8]>::to_vec).collect()).collect()
 }
 
-/// Parses `input` in the given pieces and removes consumed bytes after each, as a connection does.
+/// Parses `input` in the given pieces. Like a connection, removes the consumed bytes after each piece.
 fn parse_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>) {
     let (mut parser, mut buffer, mut all) = (Parser::new(), Vec::new(), Vec::new());
     for piece in pieces {
@@ -129,7 +129,7 @@ fn malformed_requests_give_specific_errors() {
     }
 }
 
-/// A client that starts TLS on the plain port gets no reply until it has sent too much.
+/// A TLS handshake on the plain port contains a NUL, so the client gets no reply until it exceeds the line limit.
 #[test]
 fn nul_hides_the_end_of_an_inline_request() {
     let (found, parsed) = parse_all(b"\x16\x03\x01\x00\x05\r\nPING\r\n");
@@ -170,7 +170,7 @@ fn huge_announced_count_reserves_no_memory() {
     assert_eq!(parser.spans.capacity(), 0);
 }
 
-/// Requests received in canonical form are forwarded byte by byte.
+/// Requests in canonical form are forwarded without encoding them again.
 #[test]
 fn wire_bytes_exist_only_for_canonical_requests() {
     let table: &[(&[u8], bool)] = &[
@@ -196,7 +196,7 @@ fn wire_bytes_exist_only_for_canonical_requests() {
     assert_eq!(request.args().wire_bytes(), None, "it keeps only the words");
 }
 
-/// A client pause or the end of a time slice leaves requests that are parsed again later.
+/// Requests that a client pause or the end of a time slice left unexecuted are parsed again later.
 #[test]
 fn unexecuted_inline_requests_are_restored() {
     let came = b"GET 'a'\r\nSET \"a b\" '\\'1'\r\nPING\r\nSET \"x\\n\" 2\r\nGET \"open\r\n";
@@ -266,7 +266,8 @@ proptest! {
             0..200),
         piece in 1usize..20,
     ) {
-        // Unquoting in place changes bytes only within a line, which is never parsed again.
+        // The results are equal although inline requests are unquoted in place, because a complete line is not parsed
+        // again.
         let whole = parse_pieces(std::iter::once(input.as_slice()));
         let cut = parse_pieces(input.chunks(piece));
         prop_assert_eq!(whole, cut);

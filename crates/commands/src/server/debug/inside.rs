@@ -53,7 +53,7 @@ impl SlotHistogram {
     }
 }
 
-/// DEBUG HTSTATS dbid. Shows slots in place of Redis's hash table buckets.
+/// Handles `DEBUG HTSTATS dbid`, which shows slots in place of Redis's hash table buckets.
 pub(super) fn htstats(context: &mut Context<'_>) -> Result<(), CommandError> {
     let db = context.integer(2)?;
     let db = u16::try_from(db).ok().filter(|db| *db < context.engine.keyspace.databases());
@@ -89,8 +89,8 @@ pub(super) fn htstats_key(context: &mut Context<'_>) -> Result<(), CommandError>
     Ok(())
 }
 
-/// DEBUG SDSLEN key. A key and its string share one entry without spare capacity and without an allocation of their
-/// own. A value stored outside of pages reports its allocation.
+/// Handles `DEBUG SDSLEN key`. A key and its string share one entry, without spare capacity or separate allocations. A
+/// value stored outside of pages reports its allocation.
 pub(super) fn sdslen(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
     let place = super::find_including_expired(context, &key)?;
@@ -107,7 +107,7 @@ pub(super) fn sdslen(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// DEBUG STRUCTSIZE. Reports Valkey's sizes, on which some scripts rely, including the trailing blank.
+/// Handles `DEBUG STRUCTSIZE`. Reports Valkey's sizes, including the trailing blank, because some scripts rely on them.
 pub(super) fn structsize(context: &mut Context<'_>) -> Result<(), CommandError> {
     let bits = usize::BITS;
     let sizes =

@@ -67,7 +67,7 @@ pub(super) fn pause_after_fork(context: &mut Context<'_>) -> Result<(), CommandE
     reply_ok_without_effect(context)
 }
 
-/// DEBUG REPLICATE word [word ...]: sends a command to replicas and the AOF without executing it.
+/// Handles `DEBUG REPLICATE word [word ...]`: sends a command to replicas and the AOF without executing it.
 pub(super) fn replicate(context: &mut Context<'_>) -> Result<(), CommandError> {
     let words: Vec<&[u8]> = context.args.iter().skip(2).collect();
     context.log_effect(&words);
@@ -83,7 +83,7 @@ pub(super) fn debug_leak(context: &mut Context<'_>) -> Result<(), CommandError> 
 /// Number of random pairs of a pattern and a text to match.
 const PATTERN_ROUNDS: u64 = 100_000;
 
-/// DEBUG STRINGMATCH-TEST: fuzzes the glob matcher for crashes and excessive run time.
+/// Handles `DEBUG STRINGMATCH-TEST`: fuzzes the glob matcher for crashes and excessive run time.
 pub(super) fn stringmatch_test(context: &mut Context<'_>) -> Result<(), CommandError> {
     const PATTERN_LETTERS: &[u8] = b"*?[]^-\\ab\0\xff";
     let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ context.now.0 as u64;

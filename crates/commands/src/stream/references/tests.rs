@@ -2,7 +2,7 @@
 
 use crate::testing::Client;
 
-/// Creates a stream of six entries, of which group `g` has read all and group `h` two.
+/// Creates a stream of six entries. Group `g` has read all of them, group `h` only two.
 fn read_by_two_groups() -> Client {
     let mut client = Client::with_recording_log();
     for id in 1..=6 {
@@ -26,7 +26,7 @@ fn xdelex_options_control_pending_entries() {
     let mut client = read_by_two_groups();
     assert_eq!(logged(&mut client, "xdelex s ids 2 1-0 9-0", "*2|:1|:-1"), ["0 XDEL s 1-0"]);
     client.check_replies(&[("xpending s g", "*4|:6|$3|1-0|$3|6-0|*1|*2|$1|c|$1|6")]);
-    // An id may still be pending after its stream entry was deleted; it is removed from the pending lists, too.
+    // An id that is still pending after its stream entry was deleted is removed from the pending lists.
     assert_eq!(
         logged(&mut client, "xdelex s delref ids 2 1-0 2-0", "*2|:-1|:1"),
         ["0 MULTI", "0 XACK s g 1-0 2-0", "0 XACK s h 1-0 2-0", "0 XDEL s 2-0", "0 EXEC"]
