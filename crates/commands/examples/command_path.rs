@@ -26,7 +26,7 @@ return nil";
 /// The default number of keys, small enough that a run under valgrind ends soon.
 const KEYS: usize = 20_000;
 
-/// The arguments of the command for key number `n`. Consecutive numbers give different keys in different slots.
+/// The arguments of the command for a key. Consecutive key numbers give different keys in different slots.
 fn request(command: &str, n: usize) -> Vec<String> {
     let key = format!("key:{n:012}");
     let value = "v".repeat(32);

@@ -88,7 +88,8 @@ impl BinaryFloat {
     }
 }
 
-/// Returns a power of ten that scales a number with this exponent into `PRODUCT_EXPONENTS`, and its decimal exponent.
+/// Returns a power of ten that scales a number with this exponent into `PRODUCT_EXPONENT_RANGE`, and its decimal
+/// exponent.
 fn select_power(exponent: i32) -> (BinaryFloat, i32) {
     let guess = f64::from(-(exponent + POWER_COUNT as i32)) * std::f64::consts::LOG10_2;
     let mut index = (guess as i32 - FIRST_POWER) as usize / POWER_STEP as usize;

@@ -70,7 +70,7 @@ impl Chunk {
 pub struct ByteQueue {
     /// All chunks except the last one; none of them is empty.
     closed: VecDeque<Chunk>,
-    /// Number of bytes in `closed`, including those already sent.
+    /// Number of bytes in `closed_chunks`, including those already sent.
     closed_len: usize,
     closed_memory: usize,
     open_chunk: Vec<u8>,

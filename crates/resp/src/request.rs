@@ -171,7 +171,7 @@ impl<'a> Args<'a> {
         self.buffer[end..].starts_with(b"\r\n").then(|| &self.buffer[start..end + 2])
     }
 
-    /// Returns the arguments from index `first` on.
+    /// Returns the arguments without the first `count`.
     #[must_use]
     pub fn from(&self, first: usize) -> Self {
         Self { buffer: self.buffer, spans: &self.spans[first.min(self.spans.len())..] }
@@ -398,7 +398,7 @@ impl Parser {
     }
 
     /// Appends every complete request in `buffer` to `batch`. The buffer must continue where the last call stopped,
-    /// without the bytes that were `consumed`, and be shorter than 4 GiB.
+    /// without the bytes that were consumed, and be shorter than 4 GiB.
     pub fn parse(&mut self, buffer: &mut [u8], batch: &mut Batch, limits: &ParseLimits) -> ParseProgress {
         debug_assert!(u32::try_from(buffer.len()).is_ok(), "the query buffer's limit is far below 4 GiB");
         let mut consumed = 0;

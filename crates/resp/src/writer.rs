@@ -91,7 +91,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Reserves `more` bytes if the limit allows.
+    /// Reserves `additional` bytes, unless the output would exceed the limit.
     #[cold]
     fn grow(&mut self, more: usize) -> bool {
         let len = self.out.len();

@@ -85,7 +85,7 @@ fn part_index(degree: f64, range: DegreeRange, steps: u32) -> u32 {
     ((degree - range.0) / (range.1 - range.0) * f64::from(1u32 << steps)) as u32
 }
 
-/// The range of degrees of part `part`, if `range` is divided into `2^steps` equal parts.
+/// The range of degrees of the part with this index, if `range` is divided into `2^steps` equal parts.
 fn part_range(part: u32, range: DegreeRange, steps: u32) -> DegreeRange {
     let (parts, width) = (f64::from(1u32 << steps), range.1 - range.0);
     (range.0 + f64::from(part) / parts * width, range.0 + (f64::from(part) + 1.0) / parts * width)

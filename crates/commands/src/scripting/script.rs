@@ -49,7 +49,7 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
     kill_running(context, false)
 }
 
-/// Kills the running script or, with `function`, the running function.
+/// Kills the running function if `is_function` is set, and otherwise the running script.
 pub(super) fn kill_running(context: &mut Context<'_>, function: bool) -> Result<(), CommandError> {
     match context.engine.scripts.kill(function) {
         KillResult::Stopped => {

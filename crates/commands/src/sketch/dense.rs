@@ -15,7 +15,7 @@ fn bit_position(register: usize) -> (usize, u32) {
     (register * REGISTER_BITS / 8, (register * REGISTER_BITS % 8) as u32)
 }
 
-/// Reads the byte at `at` and the next byte. Bytes past the end read as 0.
+/// Reads the byte at `index` and the next byte. Bytes past the end read as 0.
 fn two_bytes(registers: &[u8], at: usize) -> u32 {
     u32::from(registers[at]) | u32::from(registers.get(at + 1).copied().unwrap_or(0)) << 8
 }

@@ -79,7 +79,7 @@ enum ScoreUpdate {
 }
 
 impl ZaddOptions {
-    /// Decides on the new score of a member. `before` is its present score, or `None` for a new member.
+    /// Decides on the new score of a member. `current` is its present score, or `None` for a new member.
     fn decide_update(self, before: Option<f64>, given: f64) -> ScoreUpdate {
         let Some(before) = before else {
             return if self.contains(Self::XX) { ScoreUpdate::Skipped } else { ScoreUpdate::Added(given) };

@@ -154,7 +154,7 @@ impl MemberLayout {
         Self { with_scores: scores, is_nested: scores && reply.protocol() == Protocol::Resp3 }
     }
 
-    /// A layout with scores, in which each pair of member and score is a nested array if `nested` is set.
+    /// A layout with scores. Each pair of member and score is a nested array if `is_nested` is set.
     pub(super) fn with_pairs(nested: bool) -> Self {
         Self { with_scores: true, is_nested: nested }
     }

@@ -21,7 +21,7 @@ pub(super) struct TrimOptions {
     references: Option<ReferencePolicy>,
 }
 
-/// Parses a number, which must not be negative. `negative` is the error message.
+/// Parses a number, which must not be negative. `negative_error` is the error message for a negative number.
 fn parse_amount(context: &Context<'_>, index: usize, negative: &'static str) -> Result<u64, CommandError> {
     u64::try_from(context.integer(index)?).map_err(|_| CommandError::text(negative))
 }

@@ -77,7 +77,7 @@ impl<'a> Comparison<'a> {
         Self { operand: with, must_be_equal: is("ifeq") || is("ifdeq") }
     }
 
-    /// Whether the comparison holds for the stored string, `found`, which is `None` if the key does not exist.
+    /// Whether the comparison holds for the stored string, which is `None` if the key does not exist.
     ///
     /// # Errors
     /// The digest to compare with has an invalid length.

@@ -9,7 +9,7 @@ use crate::testing::Client;
 
 const OOM_ERROR: &str = "-OOM command not allowed when used memory > 'maxmemory'.";
 
-/// Creates a client of a server with this eviction policy and `room` bytes of memory left.
+/// Creates a client of a server with this eviction policy and `free_bytes` bytes of memory left.
 fn client_with_limit(policy: EvictionPolicy, room: usize) -> Client {
     let client = Client::with_recording_log();
     client.engine.settings.set_eviction_settings(policy, 5, 100, true);
