@@ -104,7 +104,7 @@ const CLUSTER: &[Command] = &[
         "Marks ranges of slots as unassigned in this node's view.",
     )
     .flags(CHANGE_FLAGS),
-    // CLUSTER FAILOVER blocks the client. A master also sends it to notify its replicas of a pause of writes.
+    // CLUSTER FAILOVER blocks the client. A master also sends it to its replicas, to notify them that it pauses writes.
     shell_row("failover", "3.0.0", -2, C::Failover, "Starts a failover of this replica's master.")
         .node(NodeCommand::Cluster(C::Failover))
         .flags(CHANGE_FLAGS.union(Flags::MASTER_TO_REPLICA)),

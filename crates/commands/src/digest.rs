@@ -11,7 +11,7 @@ use sha1::{Digest as _, Sha1};
 pub(crate) struct Digest([u8; 20]);
 
 impl Digest {
-    /// Adds a part whose position does not matter, such as a member of a set.
+    /// Adds a part of the data whose position does not matter, such as a member of a set.
     pub(crate) fn add_unordered(&mut self, part: &[u8]) {
         let hash = Sha1::digest(part);
         for (byte, other) in self.0.iter_mut().zip(hash) {
@@ -24,7 +24,7 @@ impl Digest {
         self.add_unordered(&part.0);
     }
 
-    /// Adds a part whose position after the previous parts matters, such as an element of a list.
+    /// Adds a part of the data whose position after the previous parts matters, such as an element of a list.
     pub(crate) fn add_ordered(&mut self, part: &[u8]) {
         self.add_unordered(part);
         self.0 = Sha1::digest(self.0).into();

@@ -124,8 +124,8 @@ impl LongDouble {
         if e1 < e2 {
             return other.add(self);
         }
-        // Align the larger operand so that 62 bits remain below it. Bits of the smaller one that are shifted out set
-        // the sticky bit. Both stay below 2^126, so the sum cannot overflow.
+        // Align the larger operand so that 62 bits remain below it. Bits of the smaller operand that are shifted out
+        // set the sticky bit. Both operands stay below 2^126, so their sum cannot overflow.
         let distance = (e1 - e2) as u32;
         let large = u128::from(m1) << 62;
         let full = u128::from(m2) << 62;

@@ -84,7 +84,7 @@ pub(crate) struct Connection<'e> {
 }
 
 impl<'e> Connection<'e> {
-    /// Creates a connection with a thread context of its own.
+    /// Creates a connection with its own thread context.
     pub(crate) fn new(engine: &'e Engine, commands: &'e Commands, session: Session, now: Millis) -> Self {
         Self { session, dispatcher: commands.dispatcher(engine), worker: engine.worker(|| 0), now }
     }

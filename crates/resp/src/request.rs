@@ -122,7 +122,7 @@ impl<'a> Args<'a> {
         self.spans.len()
     }
 
-    /// Returns whether there are no arguments, which is never so for a parsed request.
+    /// Returns whether there are no arguments. A parsed request always has at least one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
@@ -227,7 +227,7 @@ impl Batch {
         self.ends.is_empty()
     }
 
-    /// Removes all requests but keeps the memory for the next batch.
+    /// Removes all requests but retains the allocated memory for the next batch.
     pub fn clear(&mut self) {
         self.spans.clear();
         if self.spans.capacity() > MAX_KEPT_BATCH_SPANS {
@@ -300,7 +300,7 @@ impl Request {
         self.bytes.extend_from_slice(arg);
     }
 
-    /// Removes the arguments but keeps the memory.
+    /// Removes the arguments but retains the allocated memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.spans.clear();
@@ -384,8 +384,8 @@ impl Parser {
         self.spans.capacity() * size_of::<ArgSpan>()
     }
 
-    /// Returns the number of bytes missing at the end of `buffer` to complete its last argument; 0 if unknown. `buffer`
-    /// must be the unconsumed rest of the buffer that was parsed last.
+    /// Returns the number of bytes that are missing after the end of `buffer` to complete the last argument in it; 0 if
+    /// unknown. `buffer` must be the unconsumed rest of the buffer that was parsed last.
     #[must_use]
     pub fn missing_argument_bytes(&self, buffer: &[u8]) -> usize {
         if self.missing_args.is_none() || buffer.get(self.position) != Some(&b'$') {

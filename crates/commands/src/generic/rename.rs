@@ -37,8 +37,8 @@ fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandE
     Ok(true)
 }
 
-/// Moves a value with its expiry to key `to` of database `db`, replacing any value there. Takes constant time, whatever
-/// the size of the value.
+/// Moves a value with its expiry to key `to` of database `db`, replacing any existing value. Takes constant time
+/// regardless of the size of the value.
 fn rename_value(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) {
     if let Some(there) = context.find_in(db, to) {
         let dropped = context.slots.slot_mut(to.slot()).table(db).remove(there, to);

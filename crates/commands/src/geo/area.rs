@@ -8,8 +8,8 @@ const EARTH_RADIUS: f64 = 6_372_797.560_856;
 const HALF_MAP_WIDTH: f64 = 20_037_726.37;
 const RADIANS_PER_DEGREE: f64 = std::f64::consts::PI / 180.0;
 
-/// Factor for rounding errors: if a distance exceeds the limit times this factor, then the exact distance exceeds the
-/// limit, too.
+/// Tolerance for rounding errors: if a computed distance exceeds the limit times this factor, the exact distance
+/// certainly exceeds the limit.
 const ROUNDING_TOLERANCE: f64 = 1.000_001;
 
 fn radians(degrees: f64) -> f64 {

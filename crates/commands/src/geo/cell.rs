@@ -139,7 +139,7 @@ impl Cell {
     }
 
     /// The cell that is `east` columns and `north` rows away; the grid wraps around. A point exactly at the highest
-    /// longitude or latitude has a cell of its own without neighbours.
+    /// longitude or latitude is in a separate cell, which has no neighbours.
     pub(super) fn neighbour(self, east: i32, north: i32) -> Self {
         let mask = (1u32 << self.steps) - 1;
         let moved = |part: u32, by: i32| if by == 0 { part } else { part.wrapping_add_signed(by) & mask };

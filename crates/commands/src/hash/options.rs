@@ -39,8 +39,8 @@ pub(super) fn parse_fields_at<'a>(
     }
 }
 
-/// Parses an expiry for fields. A time in the past is allowed and deletes the fields at once. As in Valkey, any time
-/// that fits in milliseconds is accepted.
+/// Parses an expiry for fields. A time in the past is allowed and deletes the fields immediately. As in Valkey, any
+/// time that fits in milliseconds is accepted.
 pub(super) fn parse_time(
     context: &Context<'_>,
     index: usize,

@@ -100,7 +100,7 @@ fn reply_one_field(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Begins a reply of `count` pairs. In RESP3 each pair is an array of its own.
+/// Begins a reply of `count` pairs. In RESP3 each pair is a nested array.
 fn begin_pairs(reply: &mut Writer<'_>, count: usize) {
     reply.array(if reply.protocol() == Protocol::Resp2 { count * 2 } else { count });
 }

@@ -57,7 +57,7 @@ pub(crate) trait ListAccess {
     fn pop(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> usize;
 
     /// Removes `count` elements at one end of the list at `place`, which must have more elements. The caller reports
-    /// the change. Returns the list's new place.
+    /// the change. Returns the list's new location.
     fn take_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> EntryRef;
 }
 

@@ -25,7 +25,7 @@ pub(crate) trait StreamAccess<'a> {
     /// Returns the stream together with the reply, so that both can be borrowed at the same time.
     fn stream_and_reply(&mut self, key: &Key<'_>, place: EntryRef) -> (Cow<'_, Stream>, &mut Writer<'a>);
 
-    /// Edits the stream at `place`. Returns the place of the edited stream and the result of the closure.
+    /// Edits the stream at `place`. Returns the stream's new location and the result of the closure.
     fn edit_stream<R>(
         &mut self,
         key: &Key<'_>,

@@ -279,7 +279,7 @@ impl GroupReader<'_> {
 /// Keys with their entries and start positions.
 type ResolvedStreams<'a> = SmallVec<[(Key<'a>, Option<EntryRef>, StartPosition); 2]>;
 
-/// Inserts the header of the reply before the part that was written from byte `start` on.
+/// Inserts the header of the reply at byte `start`, before the streams that were already written.
 fn finish_reply(reply: &mut Writer<'_>, start: usize, streams: usize) {
     let body = reply.buffer().split_off(start);
     match reply.protocol() {

@@ -5,7 +5,7 @@ use keyspace::{EntryRef, Key, Value};
 
 use super::options::{AcceptedOptions, Comparison, Expiry, SetOptions, digest};
 
-/// Replies with the string under `key`, or with null if the key does not exist. Returns the entry's place.
+/// Replies with the string under `key`, or with null if the key does not exist. Returns the location of the entry.
 #[inline(always)]
 pub(super) fn reply_string(
     context: &mut Context<'_>,

@@ -183,7 +183,7 @@ fn paused_writes_prevent_expiry_deletions() {
     assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 UNLINK k"));
 }
 
-/// The slot lock is kept between consecutive commands on one slot, and released before any other command.
+/// A slot stays locked between consecutive commands on it, and is unlocked before any other command.
 #[test]
 fn retained_slot_lock_is_released() {
     for mut client in [Client::new(), Client::with_recording_log(), Client::in_cluster()] {
@@ -198,8 +198,8 @@ fn retained_slot_lock_is_released() {
     }
 }
 
-/// Runs four connections on threads of their own, each with batches of about forty requests. `request` generates a
-/// request from the thread number, the batch number and a random number.
+/// Runs four connections on separate threads, each with batches of about forty requests. `request` generates a request
+/// from the thread number, the batch number and a random number.
 fn write_from_threads(
     (engine, commands): (&Engine, &Commands),
     reads: u64,
@@ -250,7 +250,7 @@ fn concurrent_batches_on_shared_slots_do_not_deadlock() {
     }
 }
 
-/// A batch is appended to the log at once, in execution order, before any of its slots is unlocked.
+/// A batch is appended to the log with a single append, in execution order, before any of its slots is unlocked.
 #[test]
 fn batch_is_appended_to_log_at_once() {
     let mut client = Client::with_recording_log();
@@ -289,8 +289,8 @@ fn expired_key_deletion_is_replicated_in_order() {
     );
 }
 
-/// Threads write to the same keys in batches that hold their slots until they are logged. Replaying the log gives the
-/// same dataset.
+/// Threads write to the same keys in batches whose slots stay locked until the batch is logged. Replaying the log gives
+/// the same dataset.
 #[test]
 fn replaying_log_of_concurrent_writes_gives_same_dataset() {
     let mut client = Client::with_recording_log();
@@ -364,8 +364,8 @@ fn only_executed_commands_count_for_client() {
     }
 }
 
-/// Regression test: a replica crashed when its master sent DEBUG PANIC, and ACL SETUSER from a master created a user
-/// there.
+/// Regression test: a replica crashed when its master sent DEBUG PANIC, and ACL SETUSER from a master created a user on
+/// the replica.
 #[test]
 fn replica_refuses_admin_commands_from_master() {
     let mut client = Client::new();

@@ -12,7 +12,7 @@ use resp::Value;
 
 use crate::testing::Client;
 
-/// Stands for the server outside of the engine: executes INFO and ROLE at once and blocks on all other commands.
+/// Stands in for the server: executes INFO and ROLE immediately, refuses LASTSAVE, and defers all other commands.
 #[derive(Debug)]
 struct ImmediateShell;
 

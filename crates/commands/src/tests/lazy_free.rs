@@ -40,7 +40,7 @@ fn lazy_free_queue_is_drained_promptly() {
     }
 }
 
-/// Each cause of a deletion has a lazyfree parameter of its own.
+/// Each cause of a deletion has its own lazyfree parameter.
 #[test]
 fn lazyfree_setting_depends_on_cause_of_deletion() {
     let value = "v".repeat(100_000);

@@ -63,8 +63,8 @@ fn tracked_prefixes_count_towards_client_memory() {
     client.engine.disconnect(&mut listener);
 }
 
-/// As in Valkey, the invalidation for FLUSHALL is sent at once, and the invalidations for prefixes are sent at the end
-/// of the batch.
+/// As in Valkey, the invalidation for FLUSHALL is sent immediately, and the invalidations for prefixes are sent at the
+/// end of the batch.
 #[test]
 fn invalidations_around_flush_match_valkey_order() {
     let mut client = Tester::new();

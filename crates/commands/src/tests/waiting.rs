@@ -367,8 +367,8 @@ fn thousands_of_waiters_are_served_in_order() {
 const NO_GROUP: &str = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option|";
 const READ_GROUP: &str = "xreadgroup group g alice block 0 streams s >";
 
-/// More clients wait for a consumer group than the server wakes at once, and as many wait for the same key without the
-/// group.
+/// More clients wait for a consumer group than the server wakes at once, and as many others wait for the same key
+/// without a group.
 #[test]
 fn all_group_readers_fail_when_stream_is_deleted() {
     for line in ["del s", "rename s t", "set s 1", "flushall", "xgroup destroy s g", "swapdb 0 1"] {
