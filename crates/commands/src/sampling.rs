@@ -110,7 +110,7 @@ pub(super) fn reply_random<P: SamplePool>(
     Ok(())
 }
 
-/// Replies with `wanted` independent selections.
+/// Replies with `count` independently selected elements, which may repeat.
 fn reply_with_repeats<P: SamplePool>(
     pool: &P,
     wanted: usize,
@@ -138,7 +138,7 @@ fn reply_with_repeats<P: SamplePool>(
     Ok(())
 }
 
-/// Replies with `wanted` distinct elements; the pool must have at least that number.
+/// Replies with `count` distinct elements; the pool must have at least as many.
 fn reply_distinct<P: SamplePool>(
     pool: &P,
     wanted: usize,

@@ -130,7 +130,7 @@ impl OrderBy {
     }
 }
 
-/// Statistics of the slots that this node's shard serves and `wanted` selects.
+/// Statistics of the slots that this node's shard serves and for which `is_selected` returns true.
 fn collect_rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec<SlotRow> {
     let Some(topology) = context.engine.topology.as_ref().map(|topology| topology.load_full()) else {
         return Vec::new();

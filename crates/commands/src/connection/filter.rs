@@ -147,7 +147,7 @@ pub(super) fn parse_kind(name: &[u8]) -> Result<ClientKind, CommandError> {
     })
 }
 
-/// Parses the value of one filter. `expected` is false for a filter with the prefix `NOT-`.
+/// Parses the value of one filter. `expected` is false for a `NOT-` filter.
 fn parse_property<'a>(
     context: &Context<'a>,
     name: &[u8],

@@ -82,7 +82,7 @@ fn reply_one_member(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Replies with `wanted` independent selections.
+/// Replies with `count` independently selected members, which may repeat.
 fn reply_repeated(
     set: &SortedSetRef<'_>,
     wanted: usize,
@@ -110,7 +110,7 @@ fn reply_repeated(
     Ok(())
 }
 
-/// Replies with `wanted` distinct members.
+/// Replies with `count` distinct members.
 fn reply_distinct(
     set: &SortedSetRef<'_>,
     wanted: usize,
