@@ -22,7 +22,7 @@ pub(super) fn bytes_cost<const PICOS: u64>(request: &EstimateInput<'_>) -> u64 {
     sum * PICOS / 1000
 }
 
-/// Cost of looking up each element of the smallest value in all others.
+/// Cost of looking up each element of the smallest value in all other values.
 pub(super) fn smallest_set_cost<const NANOS: u64>(request: &EstimateInput<'_>) -> u64 {
     let (mut least, mut values) = (usize::MAX, 0);
     request.visit_value_sizes(|extent| (least, values) = (least.min(extent), values + 1));

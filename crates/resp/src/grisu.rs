@@ -61,7 +61,7 @@ impl BinaryFloat {
         Self { fraction: self.fraction << shift, exponent: self.exponent - shift as i32 }
     }
 
-    /// Returns the midpoints to the neighbouring doubles, both with the exponent of the upper one.
+    /// Returns the midpoints between this double and its two neighbours, both with the exponent of the upper midpoint.
     fn boundaries(self) -> (Self, Self) {
         let upper = Self { fraction: (self.fraction << 1) + 1, exponent: self.exponent - 1 }.normalized();
         // Just below a power of two, doubles are twice as dense.

@@ -169,8 +169,8 @@ pub(super) fn bitop(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Creates a string of `len` bytes under `key`, or resizes the one at `found`. The key may be one of the sources, so
-/// its bytes are kept and only the growth is zeroed.
+/// Creates a string of `len` bytes under `key`, or resizes the existing one. The key may be one of the sources, so its
+/// bytes are kept and only the added bytes are zeroed.
 fn resize_destination(
     context: &mut Context<'_>,
     key: &Key<'_>,

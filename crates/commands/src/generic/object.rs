@@ -130,9 +130,9 @@ mod tests {
         assert!(client.run_to_text("object help").starts_with("*11\r\n+OBJECT <subcommand> "));
     }
 
-    /// Regression test: after a change of the policy, the two usage bytes of a key were still read in the format of the
-    /// old policy. FREQ was 0 or 111 depending on the time of day, and a key used a moment ago appeared idle for hours
-    /// and was evicted first.
+    /// Regression test: after a change of `maxmemory-policy`, the two usage bytes of a key were still read in the
+    /// format of the old policy. FREQ was 0 or 111 depending on the time of day, and a key used a moment ago appeared
+    /// idle for hours and was evicted first.
     #[test]
     fn policy_change_resets_usage_data() {
         use config::EvictionPolicy::{AllKeysLfu, AllKeysLru, AllKeysRandom};

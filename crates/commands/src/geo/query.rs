@@ -202,7 +202,7 @@ impl<'a> QueryInput<'a> {
 pub(super) struct GeoQuery {
     center: Option<SearchCenter>,
     shape: Option<Shape>,
-    /// The length in meters of the unit in which the reply gives distances.
+    /// The length in meters of the unit of distances in the reply.
     pub(super) meters: f64,
     pub(super) distances: bool,
     pub(super) scores: bool,

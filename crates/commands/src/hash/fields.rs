@@ -4,7 +4,7 @@ use clock::Millis;
 use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Field, HashRef, Key, Kind, PackedValue, ReplacedField};
 
-/// How many of the fields that a command set did not exist before.
+/// Counts of the fields that a command set although they did not exist before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AddedFields {
     /// Number of fields that did not exist.

@@ -12,13 +12,13 @@ use super::id;
 /// How a message receives its idempotence id (iid).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Idempotence<'a> {
-    /// IDMP: the producer gives the iid.
+    /// IDMP: the producer supplies the idempotence id.
     Explicit { producer: &'a [u8], resolve_iid: &'a [u8] },
-    /// IDMPAUTO: the iid is computed from the message's fields.
+    /// IDMPAUTO: the idempotence id is computed from the message's fields.
     Computed { producer: &'a [u8] },
 }
 
-/// An iid together with its producer.
+/// An idempotence id together with its producer.
 #[derive(Debug)]
 pub(super) struct Iid<'a> {
     pub(super) producer: &'a [u8],
@@ -60,7 +60,7 @@ impl<'a> Idempotence<'a> {
         Ok(Some(next))
     }
 
-    /// The iid of a message with these field names and values.
+    /// The idempotence id of a message with these field names and values.
     pub(super) fn resolve_iid(self, words: &[&[u8]]) -> Iid<'a> {
         match self {
             Self::Explicit { producer, resolve_iid: iid } => Iid { producer, text: iid.into() },
@@ -152,7 +152,7 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
         let mut bounds = before.unwrap_or(default);
         bounds.duration = duration.unwrap_or(bounds.duration);
         bounds.max_iids = most.unwrap_or(bounds.max_iids);
-        // Any change of the parameters clears the known iids.
+        // Any change of the parameters clears the known idempotence ids.
         if before != Some(bounds) {
             stream.set_idempotence(bounds);
         }
@@ -162,7 +162,7 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Handles `XIDMPRECORD key producer iid id`, with which a rewritten AOF restores the iids of a stream.
+/// Handles `XIDMPRECORD key producer iid id`, with which a rewritten AOF restores the idempotence ids of a stream.
 pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, producer, iid) = (context.key(1)?, context.arg(2), context.arg(3));
     let id = id::parse_exact(context.arg(4))?;
@@ -174,7 +174,7 @@ pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError>
     }
     let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let stream = context.stream_at(&key, place);
-    // An AOF also contains iids of entries that were trimmed later.
+    // An AOF also contains idempotence ids of entries that were trimmed later.
     if stream.entry(id).is_none() && context.session.origin() == CommandOrigin::Client {
         return Err(CommandError::text("ERR No such message in stream"));
     }

@@ -40,7 +40,7 @@ fn xcfgset_sets_stream_bounds() {
     client.check_replies(&[
         ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
         ("xcfgset s idmp-maxsize 100", "+OK"),
-        // XCFGSET did not change the parameters, so the known iids stay.
+        // XCFGSET did not change the parameters, so the known idempotence ids stay valid.
         ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
         ("xcfgset s idmp-maxsize 2 idmp-duration 5", "+OK"),
         ("xadd s idmp p 1 * a b", "$15|1700000000000-1"),
