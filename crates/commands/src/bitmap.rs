@@ -68,7 +68,8 @@ fn bit_offset(context: &Context<'_>, index: usize, width: Option<u32>) -> Result
     let offset = number.and_then(|number| number.checked_mul(times));
     let most = context.engine.settings.proto_max_bulk_len.load(std::sync::atomic::Ordering::Relaxed);
     let fits = |offset: &u64| {
-        // Commands from the master skip `proto-max-bulk-len`, but no string can exceed `isize::MAX` bytes.
+        // Commands from the master are not limited by `proto-max-bulk-len`, but no string can exceed `isize::MAX`
+        // bytes.
         let bytes = if context.session.origin().is_stream() { isize::MAX as i64 } else { most };
         offset / 8 < bytes.unsigned_abs()
     };

@@ -65,7 +65,7 @@ pub fn for_sentinel() -> &'static Registry {
     &SENTINEL
 }
 
-/// The rows of all families.
+/// The command table rows of all command families.
 const TABLE: &[&[Command]] = &[
     acl::COMMANDS,
     bitmap::COMMANDS,
