@@ -198,8 +198,8 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// The commands that scan, add and remove elements of one type. `add` holds the words before and after the
-    /// element's name.
+    /// The commands that scan, add and remove elements of one type. `add_words` holds the words before and after the
+    /// name of the element.
     struct CollectionCommands {
         scan: &'static str,
         add: [&'static str; 2],
