@@ -213,10 +213,10 @@ impl<D: AofStorage> AofDirectory<D> {
         Ok(Some(OpenIncrement { file, bytes }))
     }
 
-    /// Creates an empty increment and writes the manifest that names it, if given.
+    /// Creates an empty increment. If `manifest` is given, which names the increment, writes it as well.
     pub(crate) fn begin_increment(&self, name: &str, manifest: Option<&str>) -> io::Result<D::File> {
         self.disk.create_folder()?;
-        // A file of this name may be left from a process that died before it wrote the manifest.
+        // A process that died before writing the manifest may have left a file of this name.
         self.disk.create(name)?;
         let file = self.disk.append(name)?;
         match manifest {

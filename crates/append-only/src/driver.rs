@@ -1,4 +1,4 @@
-//! Drives the append-only file: combines the [`AppendOnly`] state machine with the log, the cursor that keeps the
+//! Drives the append-only file: combines the [`AppendOnly`] state machine with the log, the cursor that retains the
 //! unwritten part of the log, and the rewrites. The node and the simulator run this same driver.
 //!
 //! The process owns the files, the snapshots, the locks and the clock:
@@ -6,16 +6,16 @@
 //! | | the process | the driver |
 //! | --- | --- | --- |
 //! | 1 | reports each event with [`AofDriver::handle`] and performs the actions at once | |
-//! | 2 | asks for the writer's next step with [`AofDriver::next_step`] | names the one file operation that may run now, with its bytes |
-//! | 3 | performs it with [`FileExecutor::execute`](crate::FileExecutor::execute) while it holds no lock | |
+//! | 2 | requests the writer's next step with [`AofDriver::next_step`] | names the one file operation that may run now, with its bytes |
+//! | 3 | performs it with [`FileExecutor::execute`](crate::FileExecutor::execute) without holding a lock | |
 //! | 4 | reports the result with [`AofDriver::complete`] and performs the actions | |
 //!
 //! The types separate what touches the disk from what does not. An [`AofAction`] never waits: whatever had to be synced
-//! for it has been synced. A [`PendingOperation`] has to be performed; only performing it yields the
-//! [`CompletedOperation`] that the driver takes back. So nothing is announced before its operation has succeeded, and
-//! two operations never overlap.
+//! before it has been synced. A [`PendingOperation`] must be performed; only performing it yields the
+//! [`CompletedOperation`] that the driver accepts. So nothing is announced before its operation has succeeded, and two
+//! operations never overlap.
 //!
-//! Rewrites also run while the file is disabled. Then the process installs the base itself.
+//! Rewrites also run while the file is disabled. In that case the process installs the base itself.
 
 #[cfg(test)]
 mod tests;
@@ -83,7 +83,7 @@ pub enum AofDriverEvent<B> {
     SnapshotTaken {
         /// The id from [`AofDriver::begin_rewrite`].
         rewrite: RewriteId,
-        /// The database selected in the master's stream; `None` if the log itself will repeat the SELECT.
+        /// The database selected in the master's stream; `None` if the log repeats the SELECT after this position.
         db: Option<u16>,
     },
     /// The base of the rewrite is written and synced.
@@ -133,14 +133,16 @@ pub enum AofAction {
 pub enum WriterStep<B> {
     /// Perform this operation, then call [`AofDriver::complete`].
     Run(PendingOperation<B>),
-    /// Ask again at a time, after growth of the log, or after an event.
+    /// There is nothing to do now. Call [`AofDriver::next_step`] again after an event, or when one of these conditions
+    /// holds.
     Wait {
-        /// Ask again at this time; `None` if no time is due.
+        /// Call again at this time; `None` if no operation is scheduled.
         until: Option<Instant>,
-        /// Ask again once the log has grown past this offset; `None` if growth alone changes nothing.
+        /// Call again once the log has grown past this offset; `None` if growth alone requires no operation.
         growth_past: Option<ReplOffset>,
     },
-    /// The file is disabled: everything up to the requested offset is synced, or an operation has failed.
+    /// The writer must stop, because the file is being disabled: everything up to the requested offset is synced, or an
+    /// operation has failed.
     Stop,
 }
 
@@ -173,12 +175,12 @@ pub struct AofStatus {
     pub size: u64,
 }
 
-/// How far the running rewrite has come.
+/// The progress of the running rewrite.
 #[derive(Debug)]
 enum RewritePhase<B> {
     /// The process takes the snapshot and writes the base. This is also the phase while no rewrite is running.
     Writing,
-    /// The base is written. The writer installs it once the increment after it exists, and takes `base` then.
+    /// The base is written. The writer takes `base` and installs it once the increment that follows it exists.
     Installing { base: Option<B> },
     /// The base is installed, and the process deletes the files before it.
     DeletingHistory,
@@ -194,7 +196,7 @@ struct EnabledFile {
     base_size: u64,
     /// Size of all files before the current increment.
     size_before: u64,
-    /// No operation starts before this time, unless somebody waits for one.
+    /// No operation starts before this time, unless a client waits for it.
     paused_until: Instant,
     /// The writer stops when this target is synced, or after the next failed operation.
     stop_at: Option<SyncTarget>,
@@ -305,8 +307,8 @@ impl<B> AofDriver<B> {
         let CompletedOperation { bytes, is_write, outcome, sizes } = completed;
         self.buffer = bytes;
         let Some(file) = &mut self.file else { return };
-        // If the file has versions of its own, a write ends before and behind each of them, not only at the end of the
-        // log.
+        // The pause collects changes for the next write. It is skipped while the file gets other commands than the log,
+        // because writes are then split before and after each replaced range, and the rest must follow at once.
         if is_write && !file.machine.has_file_versions() {
             file.paused_until = now + WRITE_PAUSE;
         }
@@ -364,7 +366,7 @@ impl<B> AofDriver<B> {
         self.file.iter_mut().for_each(|file| file.machine.reset_delays());
     }
 
-    /// Requests that the whole log be synced. [`Self::sync_result`] tells when that has happened.
+    /// Requests that the whole log be synced. [`Self::sync_result`] reports the result.
     pub fn request_sync(
         &mut self,
         log: &mut Log,
@@ -467,7 +469,7 @@ impl<B> AofDriver<B> {
         self.apply_effects(now, effects, out);
     }
 
-    /// Keeps the log from being trimmed past what the machine needs.
+    /// Prevents the log from being trimmed beyond the bytes that the state machine still needs.
     fn retain(&mut self, log: &mut Log) {
         if let Some(EnabledFile { machine, cursor, .. }) = &mut self.file {
             cursor.retain(machine, log);
@@ -567,7 +569,8 @@ impl<B> AofDriver<B> {
         out.push(AofAction::RewriteEnded { rewrite, outcome });
     }
 
-    /// Adds what an operation needs: the bytes to write, or the base. Returns `None` if the log no longer has the bytes.
+    /// Adds the data that an operation needs: the bytes to write, or the base. Returns `None` if the log no longer has
+    /// the bytes.
     fn prepare(&mut self, log: &Log, operation: FileOperation) -> Option<PendingOperation<B>> {
         let mut bytes = std::mem::take(&mut self.buffer);
         bytes.clear();
@@ -619,8 +622,8 @@ impl EnabledFile {
         Some(self.paused_until).filter(|until| !is_awaited && now < *until)
     }
 
-    /// The last known end of the log; `None` if the log is not followed or writing fails, because more bytes then
-    /// change nothing.
+    /// The last known end of the log; `None` if the log is not followed or writing fails, because growth then requires
+    /// no operation.
     fn growth_past(&self) -> Option<ReplOffset> {
         let follows = self.machine.written().is_some() && self.machine.error().is_none();
         follows.then(|| self.machine.log_end())

@@ -1,8 +1,9 @@
 //! The current increment: how far it is written and synced, and what to write next.
 //!
-//! The file contains the bytes of the log, except for the ranges of which it has its own version ([`FileVersions`]). An
-//! annotation records replication id and offset where the file begins, where the replication id changes and after each
-//! such version, so a restarted node knows its offset even after it was killed.
+//! The file contains the bytes of the log, except for ranges in place of which it has other commands
+//! ([`FileVersions`]). An annotation records the replication id and the offset at the beginning of the file, where the
+//! replication id changes, and after each replaced range. So a restarted node knows its offset even after it was
+//! killed.
 //!
 //! A failed write may leave a partial write, and a failed sync may leave pages that the kernel has dropped but reports
 //! as clean next time. So after an error the increment is truncated to the last good length before anything else
@@ -133,7 +134,7 @@ impl Increment {
         self.last_timestamp = write.last_timestamp;
     }
 
-    /// Counts everything since the last successful sync as not synced, because a sync failed.
+    /// Treats everything since the last successful sync as not written, because a sync failed.
     pub(crate) fn forget_unsynced(&mut self) {
         self.written = self.synced;
         self.torn = true;
@@ -146,10 +147,11 @@ impl PendingWrite {
     }
 }
 
-/// Encodes the adjacent versions from the beginning of `range` on, and returns where they end.
+/// Encodes the adjacent file versions at the beginning of `range`, and returns the log offset at which they end.
 ///
-/// The length of a version differs from that of its range. A file that was torn within the versions must not lead to a
-/// wrong offset, so the position is unknown until the annotation after them.
+/// The commands of a file version differ in length from the log range that they replace. If the file is torn within
+/// them, a loader that counts bytes would compute a wrong offset. So an annotation before them marks the position as
+/// unknown, and one after them states it.
 fn encode_versions(
     out: &mut Vec<u8>,
     versions: &FileVersions,

@@ -102,7 +102,8 @@ pub(crate) enum LogLoss {
 pub(crate) enum AofEvent {
     /// The current end of the log. The event is also sent periodically when the log has not grown.
     LogAdvanced(LogEnd),
-    /// The file has other commands than the log in this range. Sent in order, and before the log's end passes the range.
+    /// The file contains other commands than the log in this range. These events are sent in log order, each before the
+    /// reported end of the log passes the range.
     FileVersionAdded(FileVersion),
     /// The log can no longer be followed from the offset of the file.
     LogLost(LogLoss),
@@ -112,7 +113,7 @@ pub(crate) enum AofEvent {
         rewrite: RewriteId,
         /// The log position of the snapshot.
         at: Position,
-        /// The database selected in the master's stream; `None` if the log itself will repeat the SELECT.
+        /// The database selected in the master's stream; `None` if the log repeats the SELECT after this position.
         db: Option<u16>,
     },
     /// The base of a rewrite is written and synced.
@@ -169,7 +170,7 @@ pub enum FileOperation {
     WriteManifest(String),
 }
 
-/// Why an operation failed, possibly after a part of it was done.
+/// Why an operation failed. It may have been performed partly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OperationError {
     /// The log no longer has the bytes to be written.

@@ -19,8 +19,8 @@ const SYNC_PERIOD: Duration = Duration::from_secs(1);
 const DELAY_THRESHOLD: Duration = Duration::from_secs(2);
 /// Delay before a failed operation is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Replies to writes wait, regardless of `appendfsync`, if more bytes than this are unwritten. They resume below a
-/// quarter of it. If the file falls behind further than the log reaches, a new base is needed.
+/// While more bytes than this are unwritten, replies to writes wait, regardless of `appendfsync`, until fewer than a
+/// quarter of it remain. If the log no longer has the unwritten bytes, the file must start over with a new base.
 const MAX_UNWRITTEN: u64 = 64 << 20;
 /// The id of increments that no rewrite waits for.
 const NO_REWRITE: RewriteId = RewriteId(0);
@@ -34,7 +34,7 @@ pub(crate) struct AppendOnly {
     manifest: Manifest,
     state: AofState,
     log: LogEnd,
-    /// The versions of ranges of the log that the file has and that are not synced yet.
+    /// Commands that replace ranges of the log in the file and are not synced yet.
     file_versions: FileVersions,
     open: Option<Increment>,
     beginning: Option<PendingIncrement>,
@@ -50,7 +50,7 @@ pub(crate) struct AppendOnly {
     sync_begun: Instant,
     /// Number of syncs that delayed a write, since the last reset.
     delays: u64,
-    /// Failed operations are not retried, and the increment is not truncated again, before this time.
+    /// Time of the next attempt after a failed operation. A failed truncation is retried at `truncate_at` instead.
     retry_at: Instant,
     truncate_at: Instant,
     error: Option<String>,
@@ -63,7 +63,7 @@ pub(crate) struct AppendOnly {
     committed: Option<ReplOffset>,
 }
 
-/// Where an increment is to begin.
+/// The position at which an increment is to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct IncrementStart {
     rewrite: RewriteId,
@@ -260,15 +260,14 @@ impl AppendOnly {
         open.or(beginning.map(|beginning| beginning.cut.at.offset)).or(self.next.map(|next| next.at.offset))
     }
 
-    /// The log offset from which on the machine must be told of the file's versions; `None` if it does not follow the
-    /// log.
+    /// The log offset from which on the state machine needs the file versions; `None` if it does not follow the log.
     #[must_use]
     pub(crate) fn file_versions_wanted_from(&self) -> Option<ReplOffset> {
         let retained = self.retained_from()?;
         Some(self.file_versions.end().map_or(retained, |end| end.max(retained)))
     }
 
-    /// Whether any version of a range of the log remains to be written or synced.
+    /// Whether any commands that replace a range of the log remain to be written or synced.
     #[must_use]
     pub(crate) fn has_file_versions(&self) -> bool {
         !self.file_versions.is_empty()
@@ -295,8 +294,8 @@ impl AppendOnly {
             AofEvent::LogLost(lost) => self.on_log_lost(lost, out),
             AofEvent::SnapshotTaken { rewrite, at, db } => {
                 self.log.end = at;
-                // An earlier start of an increment belongs to a failed rewrite. The current increment simply continues
-                // past it.
+                // A start reserved earlier belongs to a failed rewrite. The current increment simply continues past
+                // that position.
                 self.next = Some(IncrementStart { rewrite, at, db });
                 self.base = Some(PendingBase { rewrite, increment: None, ready: None });
             }
@@ -332,7 +331,8 @@ impl AppendOnly {
         Some(operation)
     }
 
-    /// When to ask for an operation again if no event comes first. The time is later than `now` if no operation is due.
+    /// When to call [`Self::next_operation`] again if no event comes first. The time is later than `now` if no
+    /// operation is due.
     #[must_use]
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let open = self.open.as_ref();
@@ -341,7 +341,7 @@ impl AppendOnly {
         let retry = self.error.as_ref().map(|_| self.retry_at).filter(|at| *at > now);
         let everysec = self.settings.policy == FsyncPolicy::EverySecond;
         let sync = open.filter(|open| everysec && !open.is_synced()).map(|_| self.last_sync + SYNC_PERIOD);
-        // A due sync is put off while a rewrite has the disk to itself.
+        // A due sync is postponed while syncs are suspended during a rewrite (`no-appendfsync-on-rewrite`).
         let sync = sync.filter(|sync| !self.is_sync_suspended() || *sync > now);
         truncate.or(retry).or(sync)
     }
@@ -488,7 +488,7 @@ impl AppendOnly {
         outcome: Result<(), String>,
         out: &mut Vec<AofEffect>,
     ) {
-        // The log was lost during the write, and the write went to a file that no longer counts.
+        // The log was lost during the write, so the file that was written to is no longer used.
         let Some(open) = &mut self.open else { return };
         match outcome {
             Ok(()) => {
@@ -615,7 +615,7 @@ impl AppendOnly {
                 if self.settings.policy == FsyncPolicy::Always { synced } else { written }
             }
             (AofState::NoBase, Some((written, _))) => written,
-            // Replies do not wait for a file that does not exist.
+            // Without a base, replies do not wait for the file.
             (AofState::NoBase, None) => self.log.end.offset,
             (AofState::Behind, _) | (AofState::Complete, None) => return,
         };

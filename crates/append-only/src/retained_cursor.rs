@@ -1,4 +1,4 @@
-//! Keeps the part of the log that is still to be written, or may have to be written again.
+//! Retains the part of the log that is still to be written, or may have to be written again.
 
 use clock::Millis;
 use replication::{CursorId, Log};

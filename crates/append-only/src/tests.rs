@@ -1,7 +1,7 @@
 //! Property tests on a disk that fails, tears writes and loses unsynced data.
 //!
-//! Each byte of the log is a letter computed from the data's version and the offset. A loader can thus check that it
-//! finds the whole history after the base, once.
+//! Each byte of the log is a letter computed from the data's version and the offset. A loader can thus check that the
+//! files contain the whole history after the base exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ const FILE_NAME: &str = "a";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OperationResult {
     Works,
-    /// The operation failed after nothing or only a part was done.
+    /// The operation failed before completing; it was done partly or not at all.
     Early,
     /// The operation was done completely, but an error was reported.
     Late,
@@ -30,7 +30,8 @@ enum OperationResult {
 enum TestEvent {
     /// Clients write this many bytes.
     Append(u8),
-    /// A script writes this many bytes of the log, in place of which the file has this many bytes of its own.
+    /// A script appends the first number of bytes to the log, and the file gets the second number of other bytes
+    /// instead.
     AppendVersion(u8, u8),
     /// The next operation of the machine starts.
     Start,
@@ -51,7 +52,7 @@ enum TestEvent {
 
 #[derive(Debug, Clone, Default)]
 struct File {
-    /// The bytes that a reader sees, each with a flag whether a sync would still write it.
+    /// The bytes that a reader sees, each with a flag that says whether a sync still has to write it.
     seen: Vec<(u8, bool)>,
     durable: Vec<u8>,
 }
@@ -59,12 +60,12 @@ struct File {
 #[derive(Debug, Clone, Default)]
 struct Disk {
     files: BTreeMap<String, File>,
-    /// The manifests that may exist after a power loss: the last one known to be on disk, and those of failed attempts
-    /// since.
+    /// The manifests that may exist after a power loss: the last one known to be on disk, and those of later failed
+    /// attempts.
     manifests: Vec<Option<String>>,
 }
 
-/// The version of the data and the offset that loading the files leads to.
+/// The position that loading the files restores: the version of the data and the log offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct LoadedPosition {
     data: u64,
@@ -74,16 +75,16 @@ struct LoadedPosition {
 struct SimulatedServer {
     machine: AppendOnly,
     disk: Disk,
-    /// The version of the current data; `names` has the version behind each replication id.
+    /// The version of the current data. `names` maps each replication id to its data version.
     data: u64,
     names: BTreeMap<String, u64>,
     end: Position,
     previous: Option<Position>,
     /// Offsets of the command boundaries in the log.
     ends: BTreeSet<u64>,
-    /// The file's versions of ranges of the log, by the version of the data.
+    /// The log ranges in place of which the file has other commands, by data version.
     versions: BTreeMap<u64, Vec<FileVersion>>,
-    /// First offset that the log still has.
+    /// The first offset that the log still contains.
     kept: u64,
     now: Instant,
     rewrites: Rewrites,
@@ -136,7 +137,7 @@ impl Disk {
         let File { seen, durable } = self.files.get_mut(name).expect("it is open");
         for (at, (byte, dirty)) in seen.iter_mut().enumerate() {
             if at >= durable.len() {
-                // A dropped page leaves arbitrary old content.
+                // A page that the kernel dropped leaves stale content on the disk.
                 durable.push(0);
             }
             if std::mem::take(dirty) && fate != OperationResult::Early {
@@ -221,7 +222,7 @@ impl SimulatedServer {
         LogEnd { end: self.end, previous: self.previous, wall: Millis(self.now.as_millis() as i64) }
     }
 
-    /// Tells the machine the end of the log. The versions of the ranges before that end are reported first.
+    /// Reports the end of the log to the state machine, after the file versions of the ranges before that end.
     fn advance_log(&mut self) {
         if let Some(from) = self.machine.file_versions_wanted_from() {
             let versions = self.versions.get(&self.data).into_iter().flatten();
@@ -291,7 +292,7 @@ impl SimulatedServer {
         self.check();
     }
 
-    /// Appends `len` bytes, of which the file gets `own` other bytes.
+    /// Appends `len` bytes to the log; the file gets `own` other bytes instead.
     fn append_version(&mut self, len: u8, own: u8) {
         let from = self.end.offset;
         self.apply_event(TestEvent::Append(len));
@@ -430,7 +431,7 @@ impl SimulatedServer {
 
     fn run(&self, reached: &mut LoadedPosition, bytes: &[u8], may_be_torn: bool) {
         let mut rest = bytes;
-        // The file's own commands since the last known position; `None` while the position is known.
+        // Bytes of file versions since the last known position; `None` while the position is known.
         let mut own: Option<Vec<u8>> = None;
         while let [first, ..] = rest {
             match first {
@@ -729,7 +730,7 @@ fn increment_begins_with_its_timestamp() {
     assert_eq!(text.matches("#REPL:").count(), 1, "{text}");
 }
 
-/// A torn version must not lead to a wrong offset after loading.
+/// A file torn within commands that the log does not contain must not lead to a wrong offset after loading.
 #[test]
 fn position_is_unknown_within_the_files_own_commands() {
     let mut server = switched_on(FsyncPolicy::Always);

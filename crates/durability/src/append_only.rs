@@ -71,7 +71,7 @@ pub enum UnfinishedAof {
     Ignore,
 }
 
-/// What the driver tells the thread that runs a rewrite.
+/// A message from the driver to the thread that runs a rewrite.
 #[derive(Debug)]
 enum RewriteNews {
     /// The new base is installed, so these files are obsolete.
@@ -82,7 +82,7 @@ enum RewriteNews {
 #[derive(Debug, Default)]
 struct SharedState {
     driver: AofDriver<tempfile::NamedTempFile>,
-    /// The history of the log when the driver was last told the log's end.
+    /// The log's history when the driver last received the end of the log.
     history: HistoryNumber,
     /// Cancels the running rewrite.
     cancelled: Arc<AtomicBool>,
@@ -152,7 +152,7 @@ impl AppendOnly {
         self.perform_reported(&mut state, actions);
     }
 
-    /// Performs the actions that result from telling the driver the end of the log. The log is still locked.
+    /// Performs the actions that the driver returned when it received the end of the log, which the caller has locked.
     fn perform_reported(&self, state: &mut SharedState, actions: Vec<AofAction>) {
         state.history = self.commit_point.history();
         self.perform(state, actions);

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use persistence::{Disk, TEMP_PREFIX};
 use tempfile::NamedTempFile;
 
-/// Upper bound for the part of a file that is rewritten after a failed sync. A process leaves less than this unsynced,
-/// and writes nothing more after a failed sync.
+/// Upper bound for the part of a file that is rewritten after a failed sync. A process never has more than this
+/// unsynced, and stops writing after a failed sync.
 const MAX_REWRITTEN_TAIL: u64 = 64 << 20;
 
 /// A directory on the real file system.

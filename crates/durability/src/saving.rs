@@ -35,9 +35,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SaveKind {
     Background,
-    /// A SAVE, whose caller waits.
+    /// A SAVE command, which blocks its caller until the save ends.
     Foreground,
-    /// The save at shutdown. Changes after it would be lost.
+    /// The save at shutdown. Changes made after this save would be lost.
     Final,
 }
 
@@ -124,7 +124,7 @@ pub struct Saving {
     peak_kept_bytes: AtomicUsize,
     /// The number of snapshots taken, and for how many microseconds the last one locked all slots.
     snapshots: (AtomicU64, AtomicU64),
-    /// The number of keys that came with full resyncs and are in no file yet.
+    /// The number of keys received by full resyncs that no file contains yet.
     resynced_keys: AtomicU64,
     pub(crate) loading: LoadProgress,
 }
@@ -218,7 +218,7 @@ impl Saving {
 /// A save is already running, or the thread cannot be started.
 pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError> {
     let cancellation = start_save(durability, SaveKind::Background)?;
-    // INFO shows this number at once, and the number at the snapshot later.
+    // INFO shows this number of keys until the snapshot has determined the exact number.
     durability.saving.begin_progress(durability.engine.keyspace.sizes().iter().map(|size| size.keys).sum());
     tracing::info!("Background saving started");
     let saver = durability.clone();

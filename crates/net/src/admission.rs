@@ -29,7 +29,7 @@ impl NetworkContext {
     /// Listens on the configured addresses and ports, replacing the current TCP listeners.
     ///
     /// # Errors
-    /// A mandatory address cannot be bound. Some or all listeners are missing then.
+    /// A mandatory address cannot be bound. In that case some or all listeners are missing.
     pub async fn listen_tcp(self: &Arc<Self>, values: &Values) -> Result<()> {
         let (addresses, ports) = (&values[keys::BIND], ListenPorts::from_values(values));
         let old = std::mem::take(&mut *self.listeners.tcp.lock());
@@ -103,8 +103,8 @@ fn admit_client(network: &NetworkContext, mut stream: Stream, peer: Option<IpAdd
     };
     if let Some(text) = refusal {
         network.stats.connections_rejected.fetch_add(1, Ordering::Relaxed);
-        // Send the reply only if the socket takes it at once. A client is not worth a TLS handshake just to be
-        // rejected.
+        // The reply is sent only if the socket accepts it at once. TLS clients get none, because a handshake costs too
+        // much for a client that is rejected anyway.
         if !matches!(stream, Stream::Tls(_)) {
             stream.write_now(text.as_bytes());
         }

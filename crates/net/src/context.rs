@@ -32,7 +32,7 @@ pub struct NetworkContext {
     pub listeners: Listeners,
     /// The worker threads that serve clients.
     pub worker_pool: WorkerPool,
-    /// The tick of periodic work. Incoming traffic wakes it from its idle rate.
+    /// The timer of periodic work. It slows down while the server is idle; incoming traffic speeds it up again.
     pub tick: Arc<AdaptiveTick>,
     /// Traffic counters, one set per thread. Sums over all sets give the server's traffic.
     pub traffic: Mutex<Vec<Arc<Traffic>>>,
@@ -128,8 +128,8 @@ impl ClientLimits {
         self.pubsub.configure(limits.pubsub);
     }
 
-    /// Returns the output buffer limit that applies to this client. Replicas get the normal limit here, since
-    /// replication limits them in its own buffer.
+    /// Returns the output buffer limit that applies to this client. Replicas get the normal limit here, since the
+    /// replication buffer has its own limit for them.
     pub fn output_limit_for(&self, client: &Client) -> &OutputLimit {
         match client.kind() {
             ClientKind::PubSub => &self.pubsub,
@@ -156,8 +156,8 @@ impl OutputLimit {
         self.seconds.store(limit.soft_duration.as_secs(), Ordering::Relaxed);
     }
 
-    /// Returns whether output has exceeded the soft limit since `since` (wall clock milliseconds) for longer than
-    /// allowed.
+    /// Returns whether output has exceeded the soft limit for longer than allowed. `since` is when it first exceeded
+    /// the limit, in wall clock milliseconds.
     pub fn is_soft_limit_exceeded(&self, since: i64, now: Millis) -> bool {
         let allowed = i64::try_from(self.seconds.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
         self.soft.load(Ordering::Relaxed) > 0 && now.0.saturating_sub(since) > allowed.saturating_mul(1000)

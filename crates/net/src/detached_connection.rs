@@ -1,11 +1,11 @@
-//! A connection that leaves its worker for good, to become a replication or slot migration link.
+//! A connection that leaves its worker permanently, to become a replication or slot migration link.
 
 use crate::transport::Socket;
 
 /// The socket of a detached connection together with its unprocessed bytes.
 #[derive(Debug)]
 pub struct DetachedConnection {
-    /// The socket, registered with no event loop, so that any thread can open it.
+    /// The socket. It is registered with no event loop, so any thread can register it with its own.
     pub socket: Socket,
     /// The peer's IP address, or `unixsocket`.
     pub address: String,

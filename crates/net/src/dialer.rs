@@ -68,7 +68,7 @@ impl Dialer {
     /// Connects to the first address that accepts, within `timeout` in total.
     ///
     /// # Errors
-    /// If no address accepts; returns the last error.
+    /// No address accepts the connection; the error is that of the last address.
     pub async fn dial(&self, to: impl ToSocketAddrs, timeout: Duration) -> Result<Stream, DialError> {
         let connected = tokio::time::timeout(timeout, self.connect_and_handshake(to)).await;
         let stream = connected.map_err(|_| DialError::TimedOut)??;

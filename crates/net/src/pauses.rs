@@ -25,8 +25,8 @@ impl PauseGate {
         Self { engine, ended }
     }
 
-    /// Waits until a pause or hold has ended since the caller read [`Pauses::ended_count`] as `ends`. When this
-    /// returns, the command may still be paused for another reason.
+    /// Waits until a pause or a hold of a slot ends after the caller has read [`Pauses::ended_count`] as `ends`. When
+    /// this returns, the command may still be paused for another reason.
     ///
     /// [`Pauses::ended_count`]: engine::Pauses::ended_count
     pub async fn wait_for_end_after(&self, ends: u64) {
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(wakes(), 1);
         assert!(over.as_mut().poll(&mut context).is_ready());
 
-        // Both calls return at once: one pause has ended already, and none is active now.
+        // Both calls return at once, because one pause has ended since `ends` was read and none is active.
         gate.wait_for_end_after(ends).await;
         gate.wait_for_end_after(engine.pauses.ended_count()).await;
     }

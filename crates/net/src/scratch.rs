@@ -23,7 +23,7 @@ pub struct Scratch {
     pub read_buffer: Box<[u8]>,
     /// The requests parsed from the last read.
     pub batch: Batch,
-    /// Replies, until they are sent or moved to the connection's output buffer.
+    /// Replies that have not yet been sent or moved to the connection's output buffer.
     pub replies: Vec<u8>,
 }
 

@@ -1,7 +1,7 @@
 //! TLS over TCP, with rustls as the protocol implementation.
 //!
-//! rustls does no I/O. A [`TlsStream`] feeds it bytes from the socket and sends the bytes it produces, on every read
-//! and write. Encrypted bytes that the socket did not take are sent before anything else, so at most one write is
+//! rustls does no I/O. On every read and write, a [`TlsStream`] feeds it bytes from the socket and sends the bytes it
+//! produces. Encrypted bytes that the socket did not accept are sent before anything else, so at most one write is
 //! buffered here.
 //!
 //! | module | purpose |
@@ -54,7 +54,7 @@ pub struct TlsSocket {
     session: Connection,
 }
 
-/// Adapts a socket for rustls reads. A read that would block registers the task for wakeup. tokio treats a short read
+/// Adapts a socket for rustls reads. A read that would block registers the task to be woken. tokio treats a short read
 /// as the end of the available data, so no second system call follows.
 struct PollingReader<'a, 'c>(&'a mut TcpStream, &'a mut Context<'c>);
 
@@ -85,7 +85,7 @@ impl Write for NonblockingWriter<'_> {
     }
 }
 
-/// Sends pending TLS records. Returns whether the socket took all of them.
+/// Sends pending TLS records. Returns whether the socket accepted all of them.
 fn flush(tcp: &TcpStream, session: &mut Connection) -> io::Result<bool> {
     while session.wants_write() {
         match session.write_tls(&mut NonblockingWriter(tcp)) {
@@ -209,15 +209,15 @@ impl TlsStream {
         Pin::new(&mut self.tcp).poll_shutdown(context)
     }
 
-    /// Sends a close_notify alert if the socket takes it at once.
+    /// Sends a close_notify alert if the socket accepts it at once.
     pub(crate) fn send_close_notify(&mut self) {
         let session = self.session.get_mut();
         session.send_close_notify();
-        // The next read reports the same error.
+        // An error is ignored here, because the next read reports it.
         let _ = flush(&self.tcp, session);
     }
 
-    /// Waits until the peer takes some bytes, and returns their number.
+    /// Waits until the socket accepts some of the bytes, and returns how many were sent.
     pub(crate) async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             let flushed = flush(&self.tcp, &mut self.session.lock())?;
@@ -228,7 +228,7 @@ impl TlsStream {
         }
     }
 
-    /// Writes without waiting and returns the number of bytes taken.
+    /// Writes without waiting and returns how many bytes the socket accepted.
     pub(crate) fn write_now(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let session = self.session.get_mut();
         if flush(&self.tcp, session)? { encrypt_and_send(&self.tcp, session, bytes) } else { Ok(0) }
@@ -250,7 +250,7 @@ impl TlsStream {
 /// Makes all TLS writes fail, for DEBUG FORCE-TLS-WRITE-ERROR.
 pub static FORCE_WRITE_ERRORS: AtomicBool = AtomicBool::new(false);
 
-/// Encrypts as many bytes as fit into the buffer, and sends what the socket takes.
+/// Encrypts as many bytes as fit into the buffer, and sends what the socket accepts.
 fn encrypt_and_send(tcp: &TcpStream, session: &mut Connection, bytes: &[u8]) -> io::Result<usize> {
     if FORCE_WRITE_ERRORS.load(Ordering::Relaxed) {
         return Err(io::ErrorKind::BrokenPipe.into());

@@ -15,12 +15,12 @@ pub struct Traffic {
     pub bytes_written: AtomicU64,
     /// Number of reads that returned data.
     pub reads: AtomicU64,
-    /// Number of successful write calls, including those that wrote only a part.
+    /// Number of successful write calls, including partial writes.
     pub writes: AtomicU64,
 }
 
 impl Traffic {
-    /// Creates zeroed counters. Reads wake `tick`.
+    /// Creates counters at zero. Each counted read wakes `tick`.
     pub(crate) fn new(tick: Arc<AdaptiveTick>) -> Self {
         Self {
             tick,

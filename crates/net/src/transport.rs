@@ -98,10 +98,10 @@ impl Stream {
         })
     }
 
-    /// Takes the socket out of the event loop and leaves [`Stream::Detached`].
+    /// Deregisters the socket from the event loop and leaves [`Stream::Detached`].
     ///
     /// # Errors
-    /// The system call failed, or the stream was detached before. The socket is closed then.
+    /// The system call failed, or the stream was detached before. In either case the socket is closed.
     pub fn detach(&mut self) -> io::Result<Socket> {
         match std::mem::replace(self, Self::Detached) {
             Self::Tcp(stream) => Ok(Socket::Tcp(stream.into_std()?)),
@@ -191,7 +191,7 @@ impl Stream {
         };
     }
 
-    /// Waits until the peer takes some bytes, and returns their number.
+    /// Waits until the socket accepts some of the bytes, and returns how many were sent.
     ///
     /// # Errors
     /// The connection is broken.
@@ -204,8 +204,8 @@ impl Stream {
         }
     }
 
-    /// Writes without waiting. Returns the number of bytes taken, which is 0 if the peer is slow or gone. The next read
-    /// or write reports a broken connection.
+    /// Writes without waiting. Returns how many bytes the socket accepted, which is 0 if the peer is slow or gone. The
+    /// next read or write reports a broken connection.
     pub fn write_now(&mut self, bytes: &[u8]) -> usize {
         let written = match self {
             Self::Tcp(stream) => stream.try_write(bytes),

@@ -1,4 +1,4 @@
-//! Drives the file on a disk in memory: with an error injected into every file operation, and step by step.
+//! Runs the driver on an in-memory disk: with an error injected into every file operation, and step by step.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -216,7 +216,7 @@ struct TestServer {
     log: Log,
     data: String,
     acknowledged: usize,
-    /// The actions so far, except commit points.
+    /// The actions that the driver has returned so far, except commit points.
     actions: Vec<AofAction>,
 }
 
@@ -253,7 +253,7 @@ impl TestServer {
         self.driver.status().expect("the file is enabled")
     }
 
-    /// Checks that all acknowledged data would be loaded, once and in order, if power were lost now.
+    /// Checks that all acknowledged data would be loaded exactly once and in order if power were lost now.
     fn check(&self) {
         if self.driver.is_complete() {
             let found = loaded(&self.disk).unwrap();

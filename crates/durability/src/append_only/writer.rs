@@ -14,7 +14,7 @@ use slot_routing::ReplOffset;
 use super::AppendOnly;
 use crate::disk::SystemDisk;
 
-/// The maximum time to wait before the driver is asked for its next step.
+/// Maximum time between two requests for the driver's next step.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]

@@ -71,8 +71,7 @@ impl SlotImports {
         match command {
             SyncSlots::Establish(import) => self.start_import(engine, import.clone()),
             SyncSlots::Finish(end) => {
-                // This lock must not be held while waiting for slots, because a snapshot takes it while holding the
-                // slots.
+                // This lock must be released before waiting for slot locks, because a snapshot locks the slots first.
                 let failed = self.0.lock().get(&end.name).filter(|_| !end.is_success).cloned();
                 if let Some(import) = failed {
                     // Valkey masters do not send these deletions, so the keys are deleted here.

@@ -67,7 +67,7 @@ impl SharedLog {
         self.log.lock()
     }
 
-    /// Opens the log if it is closed. The caller must hold all slots and the log's lock.
+    /// Opens the log if it is closed. The caller must have locked all slots and the log.
     pub fn open(&self, log: &mut Log) {
         if !log.is_open() {
             log.open(random_repl_id());

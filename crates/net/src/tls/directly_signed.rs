@@ -48,7 +48,7 @@ impl<'k> PublicKey<'k> {
         rest.is_empty().then_some(Self { algorithm: algorithm.data, bits })
     }
 
-    /// Whether the signature is valid by any of the algorithms for this kind of key.
+    /// Returns whether any of `algorithms` that suits this kind of key verifies the signature of `message`.
     fn has_signed(
         &self,
         message: &[u8],
@@ -111,7 +111,7 @@ pub(super) fn verify_anchor(
 }
 
 impl<'c> DirectlySigned<'c> {
-    /// Returns `None` for certificates that webpki can verify, and for malformed ones.
+    /// Parses the certificate. Returns `None` if webpki can verify it, or if it is malformed.
     pub(super) fn parse(certificate: &'c CertificateDer<'_>) -> Option<Self> {
         let (rest, parsed) = X509Certificate::from_der(certificate).ok()?;
         let is_plain_v1 = parsed.version() == X509Version::V1 && parsed.extensions().is_empty();

@@ -110,8 +110,8 @@ impl Tls {
         self.current.store(before.current);
     }
 
-    /// Reloads the files if one has been modified (`tls-auto-reload-interval`). After a failed reload the next attempt
-    /// is made when a file changes again.
+    /// Reloads the files if one has been modified (`tls-auto-reload-interval`). A failed reload is attempted again only
+    /// when a file changes again.
     pub fn reload_changed(&self, config: &Config) {
         if !Self::is_enabled(config) || *self.modified_at.lock() == modification_times(config) {
             return;

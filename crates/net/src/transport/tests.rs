@@ -14,7 +14,8 @@ fn unix_pair() -> (Stream, Stream) {
     (Stream::Unix(ours), Stream::Unix(theirs))
 }
 
-/// A replica's connection moves like this. No byte and no end of stream may be lost on the way.
+/// Detaching a stream and opening it on another event loop, as for a replica's connection, loses neither bytes nor the
+/// end of the stream.
 #[tokio::test]
 async fn stream_moves_to_another_event_loop_without_loss() {
     for (mut ours, mut theirs) in [tcp_pair().await, unix_pair()] {
@@ -39,7 +40,7 @@ async fn stream_moves_to_another_event_loop_without_loss() {
     }
 }
 
-/// A client may leave after sending its next request; the disconnect must be noticed before that request is read.
+/// A client may disconnect after sending its next request; the disconnect must be noticed before that request is read.
 #[tokio::test]
 async fn disconnect_is_noticed_behind_unread_bytes() {
     for (mut ours, theirs) in [tcp_pair().await, unix_pair()] {

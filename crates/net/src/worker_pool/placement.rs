@@ -22,12 +22,12 @@ impl ConnectionPlacement {
         Self { stalled_since: vec![None; workers], active: workers - 1, assigned: 0 }
     }
 
-    /// Adds one worker. It becomes active by [`Self::set_active_count`].
+    /// Adds one worker. [`Self::set_active_count`] makes it active.
     pub(super) fn add(&mut self) {
         self.stalled_since.push(None);
     }
 
-    /// Removes the workers after the first `count`, which have ended.
+    /// Removes all workers after the first `count`. The removed workers have ended.
     pub(super) fn truncate(&mut self, count: usize) {
         self.stalled_since.truncate(count);
     }
