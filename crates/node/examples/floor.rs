@@ -21,7 +21,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Reads and answers requests until no more data is available. Ready when the client has disconnected.
+    /// Reads requests and replies to them until no more data is available. Ready when the client has disconnected.
     fn poll_connection(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let mut read = [0; 16 * 1024];
@@ -48,7 +48,7 @@ async fn run_server(port: u16) -> io::Result<()> {
         let (parser, batch, input) = (Parser::new(), Batch::default(), Vec::new());
         let mut connection = Connection { stream, parser, batch, input };
         tokio::task::spawn_local(async move {
-            // An error only means that the client has disconnected.
+            // An error only means that the client has disconnected, so it is ignored.
             let _ = poll_fn(|context| connection.poll_connection(context)).await;
         });
     }

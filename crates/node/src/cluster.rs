@@ -56,8 +56,8 @@ enum DriverRequest {
 }
 
 /// The state machine and its traffic counters. Only the driver passes events to it; any thread may read it. The lock is
-/// held for one step or one query, and never while waiting for a slot or a disk, so that it can be taken under slot
-/// locks.
+/// held for one step or one query, and never while waiting for a slot or a disk. A thread that holds slot locks may
+/// therefore take it.
 #[derive(Debug)]
 pub(crate) struct SharedGossip {
     pub(crate) gossip: Mutex<Gossip>,
@@ -149,26 +149,26 @@ impl PreparedCluster {
 }
 
 impl Cluster {
-    /// Executes an operator's command. `None` while the server stops.
+    /// Executes an operator's command. Returns `None` while the server stops.
     pub(crate) async fn execute(&self, command: OperatorCommand) -> Option<OperatorResult> {
         let (answer, answered) = oneshot::channel();
         self.requests.send(DriverRequest::Command { command, answer }).ok()?;
         answered.await.ok()
     }
 
-    /// Waits until the driver has processed all earlier requests. `None` while the server stops.
+    /// Waits until the driver has processed all earlier requests. Returns `None` while the server stops.
     pub(crate) async fn wait_for_pending_requests(&self) -> Option<()> {
         self.run_query(|_| ()).await
     }
 
-    /// Runs a query on the driver's thread. `None` while the server stops.
+    /// Runs a query on the driver's thread. Returns `None` while the server stops.
     pub(crate) async fn run_query<T: Send + 'static>(
         &self,
         query: impl FnOnce(&mut ClusterTask) -> T + Send + 'static,
     ) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         let ask = DriverRequest::RunQuery(Box::new(move |driver| {
-            // The receiver is gone if the requesting task has ended.
+            // An error means that the task that made the request has ended.
             let _ = answer.send(query(driver));
         }));
         self.requests.send(ask).ok()?;

@@ -25,7 +25,7 @@ use totals::StatisticsBaseline;
 #[derive(Debug, Default)]
 pub(crate) struct ExpiryStats {
     pub(crate) spent_nanos: AtomicU64,
-    /// The number of cycles that ended at their time limit while more keys were due.
+    /// Number of cycles that ended at their time limit although more keys were due.
     pub(crate) timed_out_cycles: AtomicU64,
 }
 

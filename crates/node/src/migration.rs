@@ -38,7 +38,7 @@ use crate::replication::Replication;
 use pulling::PullRequests;
 pub(crate) use pulling::PullTask;
 
-/// What the migration thread is asked to start.
+/// A task that the migration thread is to start.
 #[derive(Debug)]
 enum Task {
     Export(JobName, SlotMove),
@@ -57,7 +57,7 @@ struct Way {
     cancelled: Arc<Notify>,
 }
 
-/// The migration jobs of this node, shared by all threads.
+/// The migration jobs of this node, accessible from all threads.
 #[derive(Debug)]
 pub(crate) struct Migrations {
     engine: Arc<Engine>,
@@ -211,7 +211,7 @@ impl Migrations {
         }
         let ends = Some((import.source, topology.myself));
         add(self, &mut jobs, (import.name, JobDirection::Import), import.ranges.clone(), ends);
-        // Locks are taken in another order elsewhere, so this one is released first.
+        // `jobs` is released before `pulls` is locked, because other code locks them in the opposite order.
         drop(jobs);
         self.pulls.lock().on_named(import);
         self.changed.notify_waiters();
@@ -255,7 +255,7 @@ impl Migrations {
         }
     }
 
-    /// Waits until `holds` is true. The condition is checked again whenever a topology is published.
+    /// Waits until `holds` returns true. The condition is checked again whenever a topology is published.
     pub(crate) async fn when_routed(&self, holds: impl Fn() -> bool) {
         loop {
             let rerouted = self.rerouted.notified();
@@ -292,7 +292,7 @@ impl Migrations {
         });
     }
 
-    /// Records that a job has ended, with its final state and a message for CLUSTER GETSLOTMIGRATIONS.
+    /// Records that a job has ended, and stores its final state and a message for CLUSTER GETSLOTMIGRATIONS.
     fn end(&self, name: &JobName, state: &'static str, message: &str) {
         self.note(name, |job| {
             (job.state, job.updated, job.is_active) = (state, time::now(), false);

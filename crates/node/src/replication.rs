@@ -212,9 +212,9 @@ impl Replication {
         self.snapshot_load_lock.clone().lock_owned().await
     }
 
-    /// Starts the replication history after startup. A replica asks its master to continue from the end of its file. A
-    /// master takes a new replication id, because writes after the end of the file may be lost. Replicas that had no
-    /// more than the file can continue, and receive the deletions of keys that were not loaded.
+    /// Starts the replication history after startup. A replica requests the stream from the end of its file on. A
+    /// master takes a new replication id, because writes after the end of the file may be lost. Replicas whose offset
+    /// is not past the end of the file can continue, and receive the deletions of keys that were not loaded.
     pub(crate) fn begin_history(&self, skipped_keys: &SkippedKeys) {
         if !self.is_replica() {
             self.rename_history();
@@ -291,7 +291,7 @@ impl Replication {
         self.role.lock().replica()?.down_since()
     }
 
-    /// Returns when the master was last heard from; `None` on a master.
+    /// Returns when data was last received from the master; `None` on a master.
     pub(crate) fn last_master_contact(&self) -> Option<clock::Instant> {
         self.role.lock().replica().map(Replica::last_heard)
     }
@@ -471,7 +471,7 @@ impl Replication {
         self.log.close();
     }
 
-    /// Publishes the role to the engine, and which commands replication requires the engine to refuse.
+    /// Publishes to the engine the role of this node, and the commands that replication requires the engine to refuse.
     pub(crate) fn update_gates(&self) {
         self.publish_role(&self.role.lock());
     }

@@ -307,9 +307,10 @@ async fn run_control_thread(
     let _past_file_limit = signal(SignalKind::from_raw(SIGXFSZ))?;
     saving::remove_temporary_files(&server.durability);
     let found = saving::load_at_start(&server.durability).await?;
-    // Installed before the first write is accepted, so that a signal always ends the server in order.
+    // The handlers are installed before the first write is accepted, so that a signal always causes an orderly
+    // shutdown.
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    // Prevents a concurrent full synchronization from loading a snapshot.
+    // Prevents a full synchronization from loading a snapshot until startup is complete.
     let loads_later = server.replication.block_snapshot_loading().await;
     server.replication.follow_configured();
     if let Some(cluster) = &mut cluster {

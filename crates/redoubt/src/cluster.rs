@@ -39,7 +39,7 @@ pub(crate) struct HistoryOptions {
     timeout: u64,
 }
 
-/// Runs the subcommand.
+/// Runs a subcommand of `redoubt cluster`.
 pub(crate) fn run_cluster(command: &ClusterCommand) -> Result<()> {
     let text = match command {
         ClusterCommand::Failovers(options) => {

@@ -109,7 +109,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 
 /// Acquires the lock, runs the command and releases the lock.
 pub(crate) fn run_lock(arguments: &LockArguments) -> ExitCode {
-    // The log shows unreachable servers, which the lock crate reports.
+    // The lock crate reports unreachable servers through the log.
     tracing_subscriber::fmt()
         .with_env_filter("redoubt_lock=warn")
         .with_writer(std::io::stderr)
@@ -242,7 +242,7 @@ fn receive_signals(grouped: bool) -> std::io::Result<mpsc::UnboundedReceiver<Sig
     }
     if !grouped {
         for kept in from_terminal {
-            // The command gets these signals from the terminal; this process must only survive them.
+            // The terminal sends these signals to the command as well; this process must only survive them.
             let mut stream = signal(SignalKind::from_raw(kept.as_raw()))?;
             tokio::spawn(async move { while stream.recv().await.is_some() {} });
         }

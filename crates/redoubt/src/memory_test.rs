@@ -9,7 +9,7 @@ use std::process::ExitCode;
 const DEFAULT_PASSES: u32 = 50;
 const BYTES_PER_MEGABYTE: usize = 1 << 20;
 
-/// What is written to the tested memory.
+/// A pattern to write to the tested memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MemoryPattern {
     /// Each word holds its own index, which reveals stuck address lines.
@@ -50,7 +50,7 @@ impl MemoryPattern {
     }
 }
 
-/// Returns the index of the first word that does not hold what was written to it.
+/// Returns the index of the first word that differs from the pattern.
 fn first_difference(memory: &mut [u64], pattern: MemoryPattern) -> Option<usize> {
     for (word, value) in memory.iter_mut().zip(pattern.pattern_words()) {
         *word = value;

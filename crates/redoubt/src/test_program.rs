@@ -7,8 +7,8 @@ use std::process::{Command, ExitCode};
 
 const TEST_PROGRAM: &str = "redoubt-test";
 
-/// Replaces this process with `redoubt-test` from the same directory. It starts servers with this binary, unless the
-/// environment variable REDOUBT names another one.
+/// Replaces this process with `redoubt-test` from the same directory. That program starts servers with this binary,
+/// unless the environment variable REDOUBT names another one.
 pub(crate) fn run_test_program(task: &str, arguments: &[OsString]) -> ExitCode {
     let own = match std::env::current_exe() {
         Ok(own) => own,

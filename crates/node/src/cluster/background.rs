@@ -1,10 +1,10 @@
-//! Slow work on separate threads, so that the driver never waits for a disk or for the data.
+//! Slow work on separate threads, so that the driver never waits for a disk or for slot locks.
 //!
 //! One thread writes `nodes.conf` in the order of the requests. Of several queued requests only the last is written,
 //! since each contains the whole file. On a full disk it retries, unless `cluster-config-save-behavior` is
 //! `best-effort`. The other thread works on the data, one job at a time: it deletes keys of lost slots, deletes all
-//! keys, or searches for keys in slots of other nodes. Decisions stay in order: each job has a number or reports its
-//! result, and a slot that returns while its keys are being deleted is emptied first
+//! keys, or searches for keys in slots of other nodes. The order of the driver's decisions is preserved: each job has a
+//! number or reports its result, and a slot that returns while its keys are being deleted is emptied first
 //! ([`BackgroundWorkers::empty_returning_slots`]).
 
 use std::io::ErrorKind;
@@ -26,10 +26,10 @@ use super::nodes_file::NodesFile;
 /// How often a write is retried while the disk is full.
 const DISK_FULL_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What a background thread reports to the driver.
+/// A result that a background thread reports to the driver.
 #[derive(Debug)]
 pub(super) enum JobResult {
-    /// `nodes.conf` contains this numbered request and all earlier ones, unless the write failed.
+    /// `nodes.conf` was written for the request with this number and for all earlier ones, or the write failed.
     Written(u64, std::io::Result<()>),
     /// All keys were deleted, as the state machine had requested.
     KeysDeleted,
@@ -126,7 +126,8 @@ impl BackgroundWorkers {
         self.queue_job(DataJob::FindStrayKeys { at_start });
     }
 
-    /// Returns those of `slots` that have keys and are not being emptied. A slot may have been lost during the search.
+    /// Returns those of `slots` that have keys and are not being emptied. Slots that were lost during the search are
+    /// being emptied.
     pub(super) fn slots_with_remaining_keys(&self, slots: &SlotSet) -> SlotSet {
         let leaving = self.slots_to_empty.lock();
         let held = |slot: &Slot| !leaving.contains(*slot) && self.engine.keyspace.keys_in_slot(*slot) > 0;
@@ -143,7 +144,7 @@ impl BackgroundWorkers {
         let _ = self.jobs.send(job);
     }
 
-    /// Waits on the thread until all running writes have finished.
+    /// Waits on a helper thread until all running writes have finished, then reports [`JobResult::WritesFinished`].
     pub(super) fn wait_for_running_writes(&self, pause: u64) {
         let (engine, done) = (self.engine.clone(), self.results.clone());
         tokio::task::spawn_blocking(move || {
@@ -152,8 +153,8 @@ impl BackgroundWorkers {
         });
     }
 
-    /// Called before `topology` is published: slots that return to this node while their keys are being deleted are
-    /// emptied first.
+    /// Empties slots that return to this node while their keys are being deleted. Called before `topology` is
+    /// published.
     pub(super) fn empty_returning_slots(&self, topology: &Topology) {
         let Some(before) = self.engine.topology.as_ref().map(|before| before.load_full()) else { return };
         let back = self.slots_to_empty.lock().update(&before, topology);
@@ -230,7 +231,7 @@ fn run_config_writer(
     }
 }
 
-/// Returns the last queued request, and whether there will be no more.
+/// Returns the newest of `request` and the queued requests, and whether the queue is closed.
 fn latest_request(mut request: SaveRequest, requests: &Receiver<SaveRequest>) -> (SaveRequest, bool) {
     loop {
         match requests.try_recv() {
@@ -290,7 +291,7 @@ fn delete_lost_slots(engine: &Engine, slots_to_empty: &Mutex<SlotsToEmpty>) -> R
     }
 }
 
-/// Logs in Valkey's words, which its tests and tools search for.
+/// Logs the deletion with Valkey's message, which Valkey's tests and tools search for.
 fn log_deletion(engine: &Engine, slot: Slot) {
     let Some(topology) = engine.topology.as_ref().map(|topology| topology.load_full()) else { return };
     let (me, shard) = (topology.myself, topology.member(topology.myself).map(|member| member.shard));
@@ -313,7 +314,7 @@ mod tests {
 
     use super::*;
 
-    /// Regression test: the server used to exit with `best-effort` too.
+    /// Regression test: the server used to exit after a failed save even with `best-effort`.
     #[test]
     fn best_effort_continues_after_failed_save() {
         for (on_failure, goes_on) in [(SaveFailurePolicy::Continue, true), (SaveFailurePolicy::Exit, false)] {

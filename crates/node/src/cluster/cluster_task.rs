@@ -31,7 +31,7 @@ use crate::replication::Replication;
 /// How often to search for keys in slots of other nodes. A search takes about a millisecond.
 const STRAY_KEY_SCAN_PERIOD: Duration = Duration::from_secs(5);
 
-/// The components that the state machine's actions are performed on.
+/// The components on which the state machine's actions are performed.
 #[derive(Debug)]
 pub(crate) struct NodeContext {
     pub(crate) engine: Arc<Engine>,
@@ -53,7 +53,7 @@ pub(crate) trait ClusterWatcher: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct ClusterTask {
     shared: Arc<SharedGossip>,
-    /// Copied for tasks that report back to this driver.
+    /// A handle to this driver, cloned for tasks that report back to it.
     handle: Cluster,
     node: NodeContext,
     background: BackgroundWorkers,
@@ -63,7 +63,7 @@ pub(crate) struct ClusterTask {
     requests: mpsc::UnboundedReceiver<DriverRequest>,
     pending_answers: BTreeMap<u64, oneshot::Sender<OperatorResult>>,
     state_machine: ClusterDriver,
-    /// How many writes of `nodes.conf` were requested so far; numbers the requests.
+    /// Number of writes of `nodes.conf` requested so far, which is also the number of the latest request.
     save_count: u64,
     next_token: u64,
     /// The last time passed to the state machine. Times passed to it must never decrease.
@@ -73,7 +73,7 @@ pub(crate) struct ClusterTask {
     write_pause: Option<WritePause>,
     pause_count: u64,
     next_key_scan: Instant,
-    /// Whether this replica failed to apply some of its master's commands. It then does not stand for election.
+    /// Whether this replica failed to apply some of its master's commands. Such a replica does not stand for election.
     data_differs: bool,
     pub(crate) bus_faults: BusFaults,
 }
@@ -151,8 +151,8 @@ impl ClusterTask {
         })
     }
 
-    /// Starts the state machine. On return the role of this node is settled. `loaded_offset` is the replication offset
-    /// of the loaded data, if known.
+    /// Starts the state machine. When this returns, the role of this node is settled. `loaded_offset` is the
+    /// replication offset of the loaded data, if known.
     pub(crate) fn start(&mut self, loaded_offset: Option<ReplOffset>) -> Result<()> {
         if let Some(upto) = loaded_offset {
             self.step_state_machine(ClusterInput::Loaded { upto })?;
@@ -390,7 +390,7 @@ impl ClusterTask {
         Some(link)
     }
 
-    /// Logs the packet in Valkey's words, because tools wait for these messages.
+    /// Logs the packet with Valkey's message, because tools wait for these messages.
     fn log_sent_packet(&self, link: LinkId, packet: &Packet) {
         let word = packet.body.kind().map_or("unknown", MessageKind::word);
         let side = if matches!(link, LinkId::Out(_)) { "outbound" } else { "inbound" };
@@ -486,7 +486,7 @@ impl ClusterTask {
 
     fn gossip_config(&self) -> Result<gossip::ClusterConfig> {
         let mut options = options::read_cluster_config(&self.node.config.values())?;
-        // An operator can still promote such a replica with CLUSTER FAILOVER.
+        // A replica whose data differs can still be promoted by an operator with CLUSTER FAILOVER.
         options.replica_no_failover |= self.data_differs;
         Ok(options)
     }

@@ -186,7 +186,8 @@ impl BusLinks {
         true
     }
 
-    /// Ends a link as if it had broken, so that the driver is notified. Does nothing if the driver's queue is full.
+    /// Ends a link as if it had broken, so that the driver is notified. If the driver's queue is full, the link stays
+    /// open.
     pub(super) fn abort_link(&mut self, link: LinkId) {
         if self.events.try_send(LinkEvent::Closed { link }).is_ok() {
             self.close_link(link);

@@ -129,13 +129,13 @@ impl NodesFile {
             Ok((_, Err(error))) if is_mount_point_error(&error) => self.write_in_place(&temporary, text),
             Ok((_, Err(error))) | Err(error) => Err(error),
         };
-        // A write that fails on a full disk leaves the temporary file. It is missing if it was never created or was
-        // renamed.
+        // A write that failed on a full disk has left the temporary file. Otherwise the file may not exist, so an error
+        // is ignored.
         let _ = std::fs::remove_file(&temporary);
         written
     }
 
-    /// Writes a temporary file and renames it. The inner result is that of the rename.
+    /// Writes a temporary file and renames it over the current one. The inner result is that of the rename.
     fn replace_file(
         &self,
         temporary: &Path,
@@ -143,7 +143,7 @@ impl NodesFile {
         sync: bool,
     ) -> std::io::Result<(File, std::io::Result<()>)> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(temporary)?;
-        // Locked before the rename, so that no other process can lock it in between.
+        // The new file is locked before the rename, so that no other process can lock it in between.
         file.try_lock().map_err(std::io::Error::from)?;
         file.write_all(text.as_bytes())?;
         if sync {

@@ -23,7 +23,7 @@ pub(crate) struct PublicationQueue {
     is_losing_messages: AtomicBool,
 }
 
-/// The share of a queued message in the byte count, which is released on drop.
+/// The bytes of a queued message. They are subtracted from the total of the queue on drop.
 #[derive(Debug)]
 pub(super) struct QueuedBytes {
     total: Arc<AtomicUsize>,

@@ -17,9 +17,9 @@ use crate::server::Server;
 use migrations::MigrationCommand;
 use parse::ClusterChange;
 
-/// Replies to a CLUSTER query from the current state, for a transaction or a script, which holds slot locks and must
-/// not wait. Queries outside of them first wait until all earlier requests have been processed, and changes always
-/// wait.
+/// Replies to a CLUSTER query from the current state if the client runs a transaction or a script, which holds slot
+/// locks and must not wait. All other queries are deferred until earlier requests have been processed, and changes are
+/// always deferred.
 pub(super) fn reply_without_waiting(
     server: &Server,
     command: ClusterCommand,
@@ -57,7 +57,7 @@ enum StateQuery {
     Slots,
 }
 
-/// A CLUSTER command, by the component that executes it.
+/// A CLUSTER command, grouped by the component that executes it.
 #[derive(Debug, Clone, Copy)]
 enum ParsedCommand {
     Query(StateQuery),

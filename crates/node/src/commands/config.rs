@@ -24,14 +24,14 @@ pub(crate) fn get_parameters(config: &Config, args: Args<'_>, reply: &mut Writer
     found.sort_by_key(|(name, ..)| *name);
     reply.map(found.len());
     for (name, value, pattern) in found {
-        // A name without wildcards is returned in the client's spelling.
+        // If the pattern is a name without wildcards, the reply contains the client's spelling of the name.
         let spelt = if pattern.eq_ignore_ascii_case(name.as_bytes()) { pattern } else { name.as_bytes() };
         reply.bulk(spelt);
         reply.bulk(value.as_bytes());
     }
 }
 
-/// Executes CONFIG SET name value [name value ...]. `local` tells whether the client is on this host.
+/// Executes CONFIG SET name value [name value ...]. `local` says whether the client is on this host.
 pub(crate) async fn set_parameters(server: &Arc<Server>, args: Args<'_>, local: bool) -> Result<(), String> {
     let words: Vec<String> =
         args.iter().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect();

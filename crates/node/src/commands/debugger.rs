@@ -16,7 +16,7 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 type CommandWords = Vec<Vec<u8>>;
 
-/// The debugger's side of the channels to its connection.
+/// The debugger's ends of the channels to its connection.
 #[derive(Debug)]
 struct DebuggerChannel {
     output: UnboundedSender<Vec<u8>>,
@@ -59,8 +59,8 @@ pub(super) async fn run_debugger(connection: &mut Connection, args: Args<'_>) {
     relay(connection, &mut said, commands).await;
 }
 
-/// Transfers commands and output until the script ends or the client disconnects. The debugger notices the closed
-/// channel.
+/// Transfers commands and output until the script ends or the client disconnects. A disconnect closes the channel,
+/// which the debugger notices.
 async fn relay(
     connection: &mut Connection,
     output: &mut tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>,
@@ -71,7 +71,7 @@ async fn relay(
             biased;
             words = output.recv() => match words {
                 Some(bytes) => connection.output().extend_from_slice(&bytes),
-                // The script's thread has ended, and its reply was already taken.
+                // The script's thread has ended, and all of its output has been received.
                 None => break,
             },
             request = connection.next_request() => {
@@ -84,6 +84,6 @@ async fn relay(
             }
         }
     }
-    // An error will be reported when the connection ends.
+    // An error is ignored here, because it is reported when the connection ends.
     let _ = connection.send_out().await;
 }

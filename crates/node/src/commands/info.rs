@@ -18,7 +18,7 @@ use crate::server::Server;
 /// Which INFO requests include a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SectionVisibility {
-    /// Included in INFO without arguments too.
+    /// Included in every INFO request, even one without arguments.
     ByDefault,
     /// Included if named, and in `all` and `everything`.
     OnRequest,
@@ -43,7 +43,7 @@ pub(crate) enum DataAccess<'a, 'c> {
     MaybeLocked,
 }
 
-/// The function that writes a section's lines, by its input.
+/// The function that writes a section's lines. The variants differ in the data that the section reads.
 enum SectionSource {
     /// The section needs only the server.
     Server(fn(&Server, &mut InfoText)),

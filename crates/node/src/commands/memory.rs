@@ -180,7 +180,7 @@ pub(super) fn purge_in_background(keyspace: Arc<Keyspace>) -> ShellResult {
 
 /// Executes MEMORY PURGE: completes at once what the periodic purge does within half a minute.
 pub(super) async fn purge_memory(keyspace: Arc<Keyspace>) {
-    // The general allocator purges on its own threads; this purges the keyspace's allocators.
+    // The general allocator purges its memory on its own threads; this purges the keyspace's allocators.
     let steps = move || (0..Keyspace::PURGE_STEPS).map(|step| keyspace.purge_step(step)).sum::<usize>();
     let given = tokio::task::spawn_blocking(steps).await.unwrap_or(0);
     tracing::debug!("MEMORY PURGE gave {given} bytes back");

@@ -17,7 +17,7 @@ use crate::server::Server;
 pub(super) fn run_psync(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let protocol = connection.session.protocol();
-    // A replica that received its snapshot over a second connection from this node has this node's data.
+    // A replica that received its snapshot from this node over a second connection has this node's data.
     let fetched = connection.profile.as_ref().is_some_and(|profile| profile.snapshot_connection.is_some());
     let served = connection.profile.as_ref().is_none_or(|profile| profile.is_servable());
     let client = connection.session.client().clone();

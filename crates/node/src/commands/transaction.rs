@@ -1,7 +1,7 @@
 //! EXEC with commands that wait for something other than keys, such as REPLICAOF or CONFIG SET.
 //!
-//! The engine has executed the commands that need slots, and has released its locks. The engine returns the waiting
-//! commands one by one, and executes the commands between them, which need no slot.
+//! The engine has executed the commands that need slots, and has released its locks. It returns the waiting commands
+//! one by one, and executes the commands between them, which need no slots.
 
 use engine::{ClusterCommand, NodeCommand};
 use net::scratch::with_scratch;
@@ -20,7 +20,7 @@ pub(super) async fn run_exec(connection: &mut Connection) {
         let Some((command, request)) = next else { return };
         let mark = connection.output.mark();
         if command == NodeCommand::Cluster(ClusterCommand::SyncSlots) {
-            // A command that takes over the connection would do so in the middle of EXEC's reply.
+            // A command that takes over the connection would interrupt the reply to EXEC.
             connection.reply().error("ERR Command not allowed inside a transaction");
         } else {
             Box::pin(super::run_counted(connection, command, request.args())).await;

@@ -105,7 +105,7 @@ async fn wait_for_copies(
     };
     connection.session.client().set_blocked(true);
     if replication.is_replica() {
-        // If the role changed after the request, the event that ended all waits may have missed this one.
+        // If the role changed after the request, this client may have missed the event that ended all waits.
         connection.session.client().unblock(UnblockReason::RoleChanged);
     }
     let waited = connection.wait(in_time).await;

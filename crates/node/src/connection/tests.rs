@@ -1,5 +1,5 @@
-//! Tests of connections that hold replies until the log is committed. They use real sockets, and commit the log with a
-//! cursor of their own.
+//! Tests of connections that hold replies until the log is committed. The tests use real sockets, and commit the log
+//! with their own cursor.
 
 use config::Config;
 use durability::stream::{EngineLogHandle, SharedLog};
@@ -19,7 +19,7 @@ use crate::workers::connection_slot::ConnectionSlots;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A server without threads and listeners, whose log must be committed before writes are answered.
+/// A server without threads and listeners that replies to writes only after its log is committed.
 struct Fixture {
     server: Arc<Server>,
     cursor: CursorId,
@@ -104,7 +104,7 @@ async fn write_is_answered_after_its_effect_is_committed() {
     answered(&mut reader, "$1\r\nv\r\n").await;
     fixture.commit();
     answered(&mut writer, "+OK\r\n").await;
-    // The write is already committed, so it is answered at once.
+    // The write is already committed, so the reply to this read is sent at once.
     writer.write_all(b"GET k\r\n").await.unwrap();
     answered(&mut writer, "$1\r\nv\r\n").await;
 }
@@ -127,8 +127,8 @@ async fn later_replies_stay_behind_a_held_reply() {
     answered(&mut socket, "+OK\r\n$1\r\nv\r\n").await;
 }
 
-/// A node command such as WAIT starts only after earlier replies were sent. The replies of the transaction behind it
-/// are sent together.
+/// A node command such as WAIT starts only after earlier replies were sent. The replies of the transaction that follows
+/// it are sent together.
 #[tokio::test]
 async fn node_command_runs_after_held_replies_were_sent() {
     let mut fixture = Fixture::new(&[]);

@@ -21,7 +21,7 @@ const LENGTH_NANOS: u64 = 500_000;
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     is_on: bool,
-    /// The start of work that is not counted yet, in nanoseconds; `None` if all is counted.
+    /// When the work that is not counted yet began, in nanoseconds; `None` if all work is counted.
     since: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn count_work<T>(client: &Client, work: impl Future<Output = T>
 
 /// Yields: the task is polled again after the thread's other tasks have run and its sockets have been polled.
 pub(super) fn give_way<T>(context: &mut Context<'_>) -> Poll<T> {
-    // `yield_now` wakes the task only after that. Waking the task here would run it before the sockets are polled.
+    // `yield_now` wakes the task only after the sockets have been polled. Waking the task here would run it before.
     let polled = pin!(tokio::task::yield_now()).poll(context);
     debug_assert!(polled.is_pending(), "tokio yields once");
     Poll::Pending

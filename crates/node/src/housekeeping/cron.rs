@@ -20,19 +20,19 @@ use crate::housekeeping::totals::{Counter, StatisticsTotals};
 
 /// The maximum time between expiry cycles. With a higher `hz` they run twice per tick.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
-/// Three times of an expiry cycle: how long it runs before it yields to workers on the same processor, how long it
+/// Three durations of an expiry cycle: how long it runs before it yields to workers on the same processor, how long it
 /// continues if more keys are due, and how long other work of this thread runs between two cycles.
 const EXPIRE_SLICE: Duration = Duration::from_micros(500);
 const EXPIRE_CYCLE: Duration = Duration::from_millis(4);
 const EXPIRE_YIELD: Duration = Duration::from_millis(1);
-/// The interval at which clients are checked and a share of the keys is aged. All keys are aged within 35 minutes.
+/// The interval at which clients are checked and a part of the keys is aged. All keys are aged within 35 minutes.
 const CLIENT_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// The number of steps of memory defragmentation and purging per tick. They cover all memory within 13 seconds.
 const PURGE_STEPS_PER_TICK: usize = 4;
 /// After a step longer than this many nanoseconds, other tasks of the thread run first.
 const LONG_STEP_NANOS: u64 = 100_000;
-/// The number of rounds without changes after which purging stops. The first of them defragments after the last change,
-/// and the second returns the freed memory.
+/// The number of consecutive rounds without changes after which purging stops. The first of them defragments after the
+/// last change, and the second returns the freed memory.
 const PURGE_ROUNDS_UNCHANGED: usize = 2;
 /// The number of ticks without activity after which the server counts as idle.
 const IDLE_TICKS: usize = 3;
@@ -78,7 +78,7 @@ pub(crate) async fn run_cron(housekeeping: Arc<Housekeeping>, targets: Arc<LinkP
     }
 }
 
-/// Does the work that is needed less often than at each tick. `seconds` counts the calls; `since` is the time since the
+/// Does the work that is needed only once per second. `seconds` counts the calls; `since` is the time since the
 /// previous call.
 fn run_each_second(housekeeping: &Housekeeping, clients: &[Arc<Client>], since: Duration, seconds: usize) {
     age_keys(&housekeeping.engine, seconds);
@@ -98,7 +98,7 @@ fn run_each_second(housekeeping: &Housekeeping, clients: &[Arc<Client>], since: 
 /// Logs internal errors of commands that clients received as error replies, at most once a minute.
 #[derive(Default)]
 struct FaultLog {
-    /// The number of faults that are logged already.
+    /// The number of faults that have been logged.
     logged_faults: u64,
     /// The first second in which the next line may be logged.
     next_second: usize,
@@ -157,7 +157,8 @@ impl ActivityCounters {
     }
 }
 
-/// Returns a number that changes with each change of the data. A load from disk shows in the memory it uses.
+/// Returns a number that changes with each change of the data. A load from disk does not change it, but changes the
+/// number of used bytes.
 fn count_changes(housekeeping: &Housekeeping) -> u64 {
     let of_worker = |worker: &WorkerStats| {
         let counters = [&worker.changes, &worker.expired_keys, &worker.expired_fields, &worker.evicted_keys];
@@ -177,7 +178,7 @@ pub(crate) async fn run_sleep_requests(housekeeping: Arc<Housekeeping>) {
 pub(crate) async fn run_memory_purge(housekeeping: Arc<Housekeeping>) {
     let keyspace = &housekeeping.engine.keyspace;
     let data = || (count_changes(&housekeeping), pool_used_bytes());
-    // A keyspace that never had keys has no memory to return.
+    // An empty keyspace has no memory to return, so purging starts only after the first change.
     let (mut step, mut calm, mut seen) = (0, PURGE_ROUNDS_UNCHANGED, data());
     loop {
         housekeeping.network.tick.wait_for_tick().await;
@@ -277,7 +278,7 @@ pub(crate) async fn free_deleted_values(engine: Arc<Engine>) {
     }
 }
 
-/// Updates the stored access times of a share of the keys before these short clocks wrap around.
+/// Updates the stored access times of a part of the keys, before the clocks of these times wrap around.
 fn age_keys(engine: &Engine, step: usize) {
     let (now, lfu) = (time::now(), engine.settings.lfu());
     engine.keyspace.age_usage_step(step, &mut |usage| match lfu {
@@ -304,8 +305,8 @@ fn close_idle_clients(config: &Config, clients: &[Arc<Client>]) {
     }
 }
 
-/// Closes clients that have exceeded the soft output limit for too long. They neither send nor read, so no other check
-/// would find them.
+/// Closes clients that have exceeded the soft output limit for too long. Such clients neither send nor read, so no
+/// other check would notice them.
 fn close_slow_clients(limits: &ClientLimits, clients: &[Arc<Client>], now: Millis) {
     for client in clients {
         let since = client.over_soft_limit.load(Ordering::Relaxed);

@@ -145,7 +145,7 @@ impl Housekeeping {
     /// Restarts all counters at zero (CONFIG RESETSTAT).
     pub(crate) fn reset_totals(&self) {
         let mut now = StatisticsTotals::sum_threads(&self.engine, &self.network);
-        // Workers forget their error codes, so that new ones can be counted.
+        // Workers drop their error codes, so that new codes can be counted.
         now.errors.clear();
         *self.baseline.0.lock() = now;
         self.event_loops.reset();

@@ -39,7 +39,7 @@ struct SnapshotProgress {
     keys: AtomicU64,
 }
 
-/// What the thread that writes the snapshot reports.
+/// A message from the thread that writes the snapshot.
 #[derive(Debug)]
 enum SnapshotChunk {
     Failed,
@@ -207,7 +207,8 @@ impl<'a> Source<'a> {
         let cursor = self.cursor.filter(|_| driver.reads_log())?;
         let remaining = self.migrations.replication.log.lock().unread_bytes(cursor).ok()?;
         self.migrations.note(&self.job.establish.name, |job| job.progress.remaining = remaining);
-        // DEBUG prevents the pause. The remainder is checked again with the next acknowledgement at the latest.
+        // If DEBUG prevents the pause of writes, the log never seems nearly read. The next acknowledgement repeats this
+        // check.
         let is_prevented = self.migrations.engine.settings.prevent_migration_pause.load(Ordering::Relaxed);
         Some(ExportDriverEvent::Remaining(if is_prevented { u64::MAX } else { remaining }))
     }
@@ -249,7 +250,7 @@ impl<'a> Source<'a> {
             Some(SnapshotChunk::Bytes(bytes)) => ExportDriverEvent::SnapshotPart(bytes),
             Some(SnapshotChunk::End) => {
                 self.chunks = None;
-                // The number of keys may have changed between the snapshot and the count, so the number written is
+                // The keys were counted a moment after the snapshot was taken, so only the number of written keys is
                 // exact.
                 let keys = self.progress.keys.load(Ordering::Relaxed);
                 self.migrations.note(name, |job| job.progress.all_keys = Some(keys));
@@ -319,7 +320,7 @@ impl<'a> Source<'a> {
         let pending = self.cursor.map(|cursor| self.migrations.replication.log.lock().unread_bytes(cursor));
         match pending {
             Some(Ok(unread)) => ExportDriverEvent::WritesHeld { unread },
-            // The next read of the log reports why it cannot be read.
+            // An error is not reported here, because the next read of the log reports it.
             Some(Err(_)) | None => ExportDriverEvent::WritesHeld { unread: u64::MAX },
         }
     }

@@ -24,7 +24,7 @@ use super::{Link, Migrations, READ_SIZE, next_wakeup, slots_of_command};
 
 /// The client id of the session that executes received commands. No client has this id.
 const NO_CLIENT: u64 = 0;
-/// How long a claim of the slots waits until the replicas have acknowledged the received data.
+/// How long to wait for replicas to acknowledge the received data before the slots are claimed.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
 /// How often a delayed claim checks whether DEBUG still prevents it.
 const PREVENTED_PERIOD: Duration = Duration::from_millis(50);
@@ -59,7 +59,7 @@ pub(super) async fn drop_keys(migrations: &Migrations, import: &Establish, outco
             loop {
                 match migrations.engine.delete_imported_keys(slot) {
                     RemainingKeys::None => break,
-                    // Other migration jobs run on this thread too.
+                    // Other migration jobs also run on this thread, so this one yields.
                     RemainingKeys::MaybeMore => tokio::task::yield_now().await,
                     RemainingKeys::Paused => migrations.pauses.wait_until_unpaused().await,
                 }
@@ -82,7 +82,7 @@ struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Empties and hides the slots. Also returns the bytes that the source sent after ESTABLISH.
+    /// Empties and hides the slots. Also returns the bytes that the source sent after ESTABLISH, if any.
     async fn open(
         migrations: &'a Arc<Migrations>,
         import: &Establish,
@@ -281,7 +281,7 @@ impl<'a> Target<'a> {
                 DispatchStatus::Close => return Err("it ends the connection".to_owned()),
             }
         }
-        // Other migration jobs run on this thread too.
+        // Other migration jobs also run on this thread, so this one yields.
         tokio::task::yield_now().await;
         Ok(())
     }

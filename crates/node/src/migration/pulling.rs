@@ -248,7 +248,7 @@ pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
     }
 }
 
-/// Returns what has changed about the request's job since the last call. `watched` is the running job.
+/// Returns the next event of the request's job, if there is one since the last call. `watched` is the running job.
 fn look(
     migrations: &Migrations,
     id: &JobName,
@@ -293,7 +293,8 @@ fn end(migrations: &Migrations, id: &JobName, pull: &Pull, outcome: PullOutcome)
     tracing::info!("Import task {id} {state} {why}");
 }
 
-/// Asks the source to start a job. A Valkey node gets an operator's command and chooses the job's name itself.
+/// Requests that the source start a job. A Valkey node receives an operator's command and chooses the job's name
+/// itself.
 async fn ask(migrations: &Migrations, id: &JobName, order: &SlotMove, source: NodeId) -> Result<(), String> {
     let dialer = Dialer::with_link_tls(&migrations.config, &migrations.network.tls, keys::TLS_CLUSTER);
     let tls = migrations.config.get(keys::TLS_CLUSTER);

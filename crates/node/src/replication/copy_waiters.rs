@@ -32,7 +32,7 @@ pub(crate) enum WaitStart {
 }
 
 impl Replication {
-    /// Counts the copies that the log has before `offset`.
+    /// Counts the replicas or disks, depending on `required`, that have the log before `offset`.
     pub(crate) fn count_copies(&self, offset: ReplOffset, required: RequiredCopies) -> CopiesResult {
         self.log_progress().count_copies(offset, required)
     }

@@ -38,7 +38,8 @@ pub(super) async fn run_follower(
     // The role has changed again, so this task is about to be aborted.
     let Some(master) = replication.master_of_stream(stream) else { return };
     tracing::info!("Connecting to PRIMARY {}:{}", master.host, master.port);
-    // An earlier follower may still be loading a snapshot. Wait, because the load decides what the data is.
+    // An earlier follower may still be loading a snapshot. Its result determines the position of the data, so wait for
+    // it.
     let loading = replication.snapshot_load_lock.clone();
     drop(loading.lock().await);
     // Every write that was admitted while this node was a master is in the log after this call.

@@ -56,7 +56,8 @@ pub(crate) fn write_replication_info(replication: &Replication, failover: &Failo
                 text,
             );
             let unapplied = replication.unapplied_commands();
-            // Sentinels never promote a replica with priority 0, and this replica's data differs from its master's.
+            // A replica whose data differs from its master's reports priority 0, because sentinels never promote such a
+            // replica.
             let priority = if unapplied > 0 { 0 } else { replication.config.get(keys::REPLICA_PRIORITY) };
             write_field(text, "slave_priority", priority);
             if unapplied > 0 {

@@ -27,7 +27,7 @@ use super::replica_task::{self, PeerOutput};
 use super::transfer::{self, Destination, MAX_QUEUED_PARTS, PartSender, SnapshotPart, SnapshotRequest};
 use super::{Replication, follower};
 
-/// How often the admission of commands is updated without an event, since it depends on the age of acknowledgements.
+/// How often the gates for commands are updated without an event, because they depend on the age of acknowledgements.
 const GATE_UPDATE_PERIOD: Duration = Duration::from_secs(1);
 
 /// A connection that asked to become a replica.
@@ -398,7 +398,7 @@ impl ReplicationThread {
         let (contents, peers) = (format.contents, peers.to_vec());
         let target = SnapshotRequest { transfer, dialect, contents, peers, destination: to, cancelled };
         let (replication, durability) = (self.replication.clone(), self.durability.clone());
-        // The snapshot needs a thread of its own, because it changes its scheduling priority.
+        // The snapshot needs its own thread, because the thread's scheduling priority is changed.
         let work = move || transfer::run_transfer(&durability, &replication, target);
         if let Err(error) = std::thread::Builder::new().name("sync".to_owned()).spawn(work) {
             tracing::warn!("Can't start a thread for a snapshot: {error}");

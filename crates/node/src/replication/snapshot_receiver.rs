@@ -73,8 +73,8 @@ pub(super) struct FileReceiver {
     check: Option<SnapshotCheck>,
 }
 
-/// Decodes a snapshot on a helper thread while it is written to its file, so that at the end only the last parts have
-/// to be waited for.
+/// Decodes a snapshot on a helper thread while it is written to its file, so that at the end only the last parts remain
+/// to be checked.
 struct SnapshotCheck {
     parts: Sender<Vec<u8>>,
     thread: JoinHandle<Result<(), LoadError>>,
@@ -247,7 +247,7 @@ struct PartReader {
     is_complete: Arc<AtomicBool>,
 }
 
-/// Creates a queue and its reader. Before the sender is dropped, `whole` must be set unless parts are missing.
+/// Creates a queue and its reader. If all parts were sent, `whole` must be set before the sender is dropped.
 fn part_queue(whole: Arc<AtomicBool>) -> (Sender<Vec<u8>>, PartReader) {
     let (pieces, incoming) = channel(MAX_QUEUED_PARTS);
     (pieces, PartReader { queue: incoming, current: Vec::new(), consumed: 0, is_complete: whole })
@@ -282,7 +282,7 @@ fn load_streamed(
     mode: DirectLoadMode,
 ) -> LoadOutcome {
     let apply_guard = replication.applied_stream.apply_lock.lock();
-    // The loader and the check for the end of the snapshot use the reader one after the other.
+    // The loader and the check for the end of the snapshot use the reader alternately.
     let pieces = std::cell::RefCell::new(parts);
     let input = SharedReader(&pieces);
     let all_came = || pieces.borrow_mut().is_whole_snapshot();
@@ -338,7 +338,7 @@ fn load_file(
 ) -> LoadOutcome {
     let apply_guard = replication.applied_stream.apply_lock.lock();
     tracing::info!("PRIMARY <-> REPLICA sync: Loading DB in memory");
-    // The data belongs to no history until it is loaded.
+    // Until the load has finished, the data belongs to no history.
     replication.log.close();
     let loaded = loading::replace_by_file(durability, file.path(), false);
     adopt_position(replication, &loaded, position);

@@ -22,7 +22,7 @@ use super::replication_thread::ReplicationEvent;
 const PART_SIZE: usize = 64 * 1024;
 pub(crate) const MAX_QUEUED_PARTS: usize = 16;
 
-/// A part of a snapshot. The last part is marked, so that a failure is not mistaken for the end.
+/// A part of a snapshot. The last part is marked, so that an aborted snapshot is not mistaken for a complete one.
 #[derive(Debug, Clone)]
 pub(crate) struct SnapshotPart {
     pub(crate) bytes: Arc<[u8]>,
@@ -32,13 +32,13 @@ pub(crate) struct SnapshotPart {
 /// The queue of parts for one replica's connection.
 pub(crate) type PartSender = mpsc::Sender<SnapshotPart>;
 
-/// The format, contents and receivers of a snapshot to be taken.
+/// The format, contents and receivers of a requested snapshot.
 #[derive(Debug)]
 pub(crate) struct SnapshotRequest {
     pub(crate) transfer: TransferId,
     pub(crate) dialect: Dialect,
     pub(crate) contents: SnapshotContents,
-    /// The replicas that the snapshot is started for.
+    /// The replicas for which the snapshot is started.
     pub(crate) peers: Vec<PeerId>,
     pub(crate) destination: Destination,
     pub(crate) cancelled: Arc<AtomicBool>,
@@ -46,9 +46,10 @@ pub(crate) struct SnapshotRequest {
 
 #[derive(Debug)]
 pub(crate) enum Destination {
-    /// Streamed to the replicas while it is taken, with an end mark.
+    /// The snapshot is streamed to these replicas while it is taken, with an end mark.
     Replicas(Vec<PartSender>),
-    /// Written to a file first. The replicas that receive the file arrive over this channel.
+    /// The snapshot is first written to a file. The senders for the replicas that will receive it come through this
+    /// channel.
     File(std::sync::mpsc::Receiver<Vec<PartSender>>),
 }
 
@@ -100,7 +101,7 @@ fn try_transfer(
     let pace = YieldPace::yielding(replication.engine.keyspace.used_bytes());
     let position = Some((noted.position, noted.db.unwrap_or(0)));
     replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::SnapshotTaken(noted)));
-    // Slot states that change later are sent in the stream.
+    // Later changes of the slot states are sent in the stream.
     let slot_states = match contents.data {
         true => replication.cluster_stream.format_slot_states(&replication.engine),
         false => String::new(),

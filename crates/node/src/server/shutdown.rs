@@ -287,7 +287,7 @@ struct ShutdownTask<'a> {
     server: &'a Arc<Server>,
     plan: ShutdownPlan,
     sequence: ShutdownSequence,
-    // This field is declared before the wait, so that writes resume before the wait ends when both are dropped.
+    // This field is declared before `replica_wait`, so that writes resume before the wait ends when both are dropped.
     write_pause: Option<WritePause<'a>>,
     /// The end of the log when writes were paused. Later bytes are only control commands such as PING.
     log_end: ReplOffset,

@@ -1,4 +1,4 @@
-//! What the server adds to the crash report ([`crash`]).
+//! The server's sections of the crash report ([`crash`]).
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::server::Server;
 pub(super) struct CrashReport(pub(super) Arc<Server>);
 
 impl crash::CrashReportSource for CrashReport {
-    /// Requests the pause without waiting for it, because the crashing thread may hold locks.
+    /// Requests the pause of writes without waiting for it, because the crashing thread may hold locks.
     fn stop_serving(&self) {
         let engine = &self.0.engine;
         engine.pauses.pause(&engine.settings, PausePurpose::Client, PauseMode::All, Millis(i64::MAX));

@@ -16,7 +16,7 @@ use crate::server::Server;
 const SAMPLE_SIZE: usize = 4000;
 /// The number of keys examined each time a slot is locked.
 const KEYS_PER_LOCK: usize = 32;
-/// This step is coprime to the number of slots, so stepping visits all slots.
+/// The step between sampled slots. It is coprime to the number of slots, so stepping visits all of them.
 const SLOT_STEP: usize = 7919;
 /// The maximum number of patterns that are counted, and the number of those that are shown.
 const MAX_PATTERNS: usize = 1000;
@@ -60,7 +60,7 @@ pub(super) fn sample_json(server: &Server) -> String {
     let mut sample = DataSampler::default();
     let keyspace = &server.engine.keyspace;
     let keys: usize = keyspace.keys();
-    // How many keys the visited slots must still contribute, in units of 1 / `keys`.
+    // The number of keys that the visited slots must still contribute, in units of 1 / `keys`.
     let mut owed = 0;
     for turn in 0..SLOT_COUNT {
         let Some(slot) = Slot::new(((from + turn * SLOT_STEP) % SLOT_COUNT) as u16) else { continue };

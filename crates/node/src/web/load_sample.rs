@@ -24,7 +24,7 @@ pub(super) struct LoadSampler(Mutex<Option<(std::time::Instant, String)>>);
 
 #[derive(Debug, Serialize)]
 struct LoadSample {
-    /// How long the sample took.
+    /// Duration of the sample in seconds.
     seconds: f64,
     /// The number of key accesses in the sample.
     named: u64,

@@ -24,7 +24,7 @@ const MAX_ARGUMENT_BYTES: usize = 64;
 struct PageState<'a> {
     /// When the state was read, as a Unix time in milliseconds.
     at: i64,
-    /// Why the node is not ready; empty if it is.
+    /// The reasons why the node is not ready; empty if it is ready.
     hindrances: Vec<&'static str>,
     info: BTreeMap<&'a str, &'a str>,
     cluster: BTreeMap<&'a str, &'a str>,

@@ -250,7 +250,8 @@ impl TestDeployment {
         Ok(owners)
     }
 
-    /// Checks that every responsive node knows another owner of this node's slots, or another master in its place.
+    /// Checks that this node has been replaced: every responsive node knows another owner of its slots, or another
+    /// master.
     pub(super) fn check_replaced(&self, number: usize) -> Result<()> {
         self.nodes.get(number).with_context(|| format!("there is no node {number}"))?;
         let old = self.relayed_port(number);

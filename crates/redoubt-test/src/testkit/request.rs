@@ -31,7 +31,7 @@ impl DeploymentKind {
 /// A request, which is one line of standard input.
 #[derive(Debug, Deserialize)]
 pub(super) struct TestkitRequest {
-    /// Any value by which the caller recognises the answer, which repeats it.
+    /// An arbitrary value that the answer repeats, so that the caller can match it with the request.
     #[serde(default)]
     pub(super) id: Value,
     #[serde(flatten)]
@@ -151,10 +151,10 @@ pub(super) struct MoveSlotRequest {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum FailoverKind {
-    /// The master takes part, so that no write is lost.
+    /// The old master takes part in the failover, so that no write is lost.
     #[default]
     Planned,
-    /// The replica is elected without the master's help.
+    /// The replica is elected without the participation of the old master.
     Force,
     /// The replica takes over without an election.
     Takeover,
@@ -196,7 +196,7 @@ fn default_wait_seconds() -> f64 {
     30.0
 }
 
-/// The state of a node, as answers show it.
+/// The state of a node as it appears in answers.
 #[derive(Debug, Serialize)]
 pub(super) struct NodeState {
     pub(super) node: usize,
@@ -216,7 +216,7 @@ pub(super) struct NodeState {
     pub(super) folder: PathBuf,
 }
 
-/// The state of a deployment, as answers show it.
+/// The state of a deployment as it appears in answers.
 #[derive(Debug, Serialize)]
 pub(super) struct DeploymentState {
     pub(super) place: String,

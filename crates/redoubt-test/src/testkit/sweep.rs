@@ -39,7 +39,7 @@ impl CleanupProcess {
         &self.folder
     }
 
-    /// Lets the sweeper clean up, and waits until it has ended.
+    /// Tells the sweeper to clean up, and waits until it has ended.
     pub(super) fn clean_up(mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();

@@ -72,7 +72,7 @@ impl From<DataSetDescription> for KeyGroup {
     }
 }
 
-/// Command-line options that replace or complete what sample records say.
+/// Command-line options that override or complete the values derived from sample records.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Overrides {
     pub(super) keys: Option<u64>,
@@ -131,7 +131,7 @@ impl RecordSums {
             bail!("the file has no records");
         }
         let mean = |sum: u64, of: u64| (sum + of / 2) / of;
-        // For each record the longest value counts, and the mean is over all records.
+        // The sum adds up the longest value of each record, so this is the mean over all records.
         let longest = mean(self.longest_value_bytes, self.record_count);
         Ok(vec![KeyGroup {
             name,

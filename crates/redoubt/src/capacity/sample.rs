@@ -45,7 +45,7 @@ pub(crate) struct SampleOptions {
     no_progress: bool,
 }
 
-/// The progress and the result of a scan, as a state file contains them.
+/// The progress and the result of a scan, which the state file stores as JSON.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct ScanState {
     /// Nodes that are not scanned completely, each with its SCAN cursor.
@@ -82,10 +82,10 @@ impl ScanState {
     }
 }
 
-/// Scans and prints the report.
+/// Runs the scan and prints the report.
 ///
 /// # Errors
-/// The scan fails; the state file then has the progress up to there.
+/// The scan failed. The state file then records the progress made so far.
 pub(super) fn run_sample(options: &SampleOptions) -> Result<()> {
     let mut state = ScanState::read_state_file(options.state.as_deref())?;
     state.groups.separator.clone_from(&options.separator);

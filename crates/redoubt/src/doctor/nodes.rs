@@ -74,7 +74,7 @@ pub(super) fn check_servers(nodes: &[ServerFacts]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = nodes.iter().flat_map(check_server).collect();
     findings.extend(check_versions(nodes));
     findings.extend(check_clocks(nodes));
-    // One view suffices. Where views differ, the bus links are broken, which is reported above.
+    // The view of one node suffices: if views differ, bus links are broken, and that is already reported above.
     if let Some(place) = nodes.iter().find_map(|node| node.cluster_view.as_ref()) {
         findings.extend(check_cluster(place));
     }
@@ -174,7 +174,7 @@ pub(super) fn check_clocks(nodes: &[ServerFacts]) -> Option<Finding> {
     let told = || nodes.iter().filter_map(|node| Some((node.clock_ahead_ms?, node.address.as_str())));
     // With a single clock there is nothing to compare.
     told().nth(1)?;
-    // Of several equal clocks the first is named, so that repeated runs name the same node.
+    // If several nodes have the same extreme clock, the first one is named, so that repeated runs give the same result.
     let ((least, behind), (most, ahead)) =
         (told().min_by_key(|told| told.0)?, told().rev().max_by_key(|told| told.0)?);
     let difference = most - least;

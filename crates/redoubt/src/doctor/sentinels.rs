@@ -17,7 +17,7 @@ const MIN_SENTINELS: usize = 3;
 /// What was found out about one sentinel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SentinelFacts {
-    /// The facts that servers have, too.
+    /// The facts that are also gathered about servers.
     pub(super) node: ServerFacts,
     /// Why the sentinel could not write its configuration file; `None` if it could.
     pub(super) write_error: Option<String>,

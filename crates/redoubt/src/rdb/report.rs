@@ -11,7 +11,7 @@ use super::prefixes::{KeySums, PatternSums};
 use super::{RdbFormat, escape_key};
 use capacity::estimate;
 
-/// A key that may be among the biggest. The order is by size first.
+/// A key that may be among the biggest. Keys are ordered by size first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct BigKey {
     size: u64,

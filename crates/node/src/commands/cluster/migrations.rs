@@ -59,8 +59,8 @@ pub(super) fn execute_migration_command(
     }
 }
 
-/// Returns the arguments from index `from` on. Each is cut at its first NUL, because valkey-cli 9.1 sends one after
-/// SLOTSRANGE.
+/// Returns the arguments from index `from` on. Each one is truncated at its first NUL, because valkey-cli 9.1 sends one
+/// after SLOTSRANGE.
 fn arguments_from(args: Args<'_>, from: usize) -> Vec<String> {
     let until_nul = |word: &[u8]| word.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
     args.iter().skip(from).map(|word| String::from_utf8_lossy(&until_nul(word)).into_owned()).collect()
@@ -144,7 +144,7 @@ fn write_pull_task(task: &PullTask, reply: &mut Writer<'_>) {
     write_progress(&task.progress, task.started, ended, reply);
 }
 
-/// The number of fields that neither Redis nor Valkey has.
+/// The number of fields in the reply that neither Redis nor Valkey has.
 const PROGRESS_FIELDS: usize = 5;
 
 /// Writes the progress of a job. Unknown values are written as -1.

@@ -30,7 +30,8 @@ pub(super) enum ClusterChange {
     SetSlot,
 }
 
-/// Parses the arguments. Checks on keys, which the state machine cannot make, are added from `keyspace`.
+/// Parses the arguments. If a command depends on whether this node has keys, `keyspace` is checked here, because the
+/// state machine cannot see the keys.
 pub(super) fn parse_change(
     change: ClusterChange,
     words: &[String],
@@ -93,8 +94,8 @@ fn parse_slot_ranges(words: &[String], subcommand: &str) -> Result<Vec<Slot>, St
             return Err(format!("ERR start slot number {first} is greater than end slot number {last}"));
         }
         all.extend((first.number()..=last.number()).filter_map(Slot::new));
-        // A list longer than all slots repeats a slot. The state machine reports the first repetition, so the rest is
-        // dropped.
+        // A list that is longer than the number of slots must repeat a slot. The state machine reports the first
+        // repetition, so the rest is dropped.
         all.truncate(2 * slot_routing::SLOT_COUNT);
     }
     Ok(all)

@@ -50,7 +50,7 @@ fn write_slot_node(
 ) {
     reply.array(4);
     match preferred {
-        // A null endpoint tells clients to use the address that they are connected to.
+        // A null endpoint tells clients to use the address to which they are connected.
         EndpointType::Unknown => reply.null(),
         kind => reply.bulk(node.endpoint.host(kind, transport).as_bytes()),
     }

@@ -42,7 +42,7 @@ fn write_key_counters(server: &Server, totals: &StatisticsTotals, text: &mut Inf
     // Redis has this name for the number of expired fields.
     text.write_line("expired_subkeys", totals[Counter::ExpiredFields]);
     text.write_line("expired_stale_perc", format!("{:.2}", expired_slots_percent(server)));
-    // Expired fields also make a slot due, so both percentages are the same.
+    // A slot is also due if it has expired fields, so this percentage equals the previous one.
     text.write_line(
         "expired_keys_with_volatile_items_stale_perc",
         format!("{:.2}", expired_slots_percent(server)),

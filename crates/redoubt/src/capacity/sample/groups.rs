@@ -11,10 +11,10 @@ use super::savings::{self, MemorySaving, PatternStats};
 use crate::rdb::escape_key;
 use crate::rdb::prefixes::PatternSums;
 
-/// Maximum number of patterns. Keys of further patterns count for [`OTHER_PATTERNS`].
+/// Maximum number of patterns. Keys with further patterns are counted under [`OTHER_PATTERNS`].
 const MAX_PATTERNS: usize = 10_000;
 const OTHER_PATTERNS: &str = "(others)";
-/// Maximum number of keys in the list of big keys and in that of hot keys.
+/// Maximum length of the list of big keys, and of the list of hot keys.
 const MAX_RANKED: usize = 100;
 /// Default maximum number of elements of a listpack, by type.
 const LISTPACK_LIMITS: [(&str, u64); 3] = [("hash", 512), ("zset", 128), ("set", 128)];
@@ -33,9 +33,9 @@ pub(super) struct SampledKey<'a> {
     pub(super) ttl: Option<u64>,
     /// Result of OBJECT FREQ; `None` unless an LFU policy is used.
     pub(super) frequency: Option<u64>,
-    /// Length of the value of a string in bytes.
+    /// Length of a string value in bytes; `None` for other types.
     pub(super) length: Option<u64>,
-    /// Length of one field name of a hash in bytes.
+    /// Length in bytes of one sampled field name of a hash; `None` for other types.
     pub(super) field: Option<u64>,
 }
 

@@ -146,7 +146,7 @@ fn add_keys(
     for (key, kind) in keys.iter().zip(&kinds) {
         pipe.cmd("OBJECT").arg("ENCODING").arg(key);
         pipe.cmd(length_command(kind)).arg(key);
-        // Each key needs a reply here, and EXISTS is cheap.
+        // Every key must have the same number of replies, and EXISTS is a cheap command.
         pipe.cmd(if kind == "hash" { "HRANDFIELD" } else { "EXISTS" }).arg(key);
         if has_frequencies {
             pipe.cmd("OBJECT").arg("FREQ").arg(key);
