@@ -117,7 +117,7 @@ impl<D: AofStorage> AofDirectory<D> {
                     && self.disk.len(&self.name).is_err()
                     && has_old
                 {
-                    // The process that adopted the file died before it moved the file.
+                    // An earlier process died after adopting the file and before moving it.
                     self.move_legacy_file()?;
                 }
                 manifest

@@ -398,7 +398,7 @@ impl AppendOnly {
         if self.error.is_some() && now < self.retry_at {
             return None;
         }
-        // These two operations are rare, and a steady stream of writes must not starve them.
+        // Installing a base and writing the manifest are rare, and a steady stream of writes must not starve them.
         if let Some(put) = self.install_base().or_else(|| self.write_manifest()) {
             return Some(put);
         }

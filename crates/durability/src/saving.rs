@@ -290,7 +290,8 @@ fn write_file(
     kind: SaveKind,
 ) -> anyhow::Result<u64> {
     let (mut state, (position, stream_db, changes, imported)) = take_snapshot(durability, |log| {
-        // The next log entry names its database, so a replica that resumes from this file need not know it.
+        // If the log contains no master's stream, its next entry names the database. A replica that resumes from this
+        // file then need not know it.
         let stream_db = durability.applied.db_in(log);
         if stream_db.is_none() {
             log.reset_selected_db();

@@ -182,7 +182,7 @@ impl Stream {
     /// Waits until the peer closes the connection, even if unread data is buffered. Waiting for [`Interest::PRIORITY`]
     /// reports the hangup without reporting readable data; urgent data is not enabled on these sockets.
     pub async fn closed_by_peer(&self) {
-        // An error also means that the peer is gone.
+        // An error means that the connection is gone, just like a hangup.
         let _ = match self {
             Self::Tcp(stream) => stream.ready(Interest::PRIORITY).await,
             Self::Tls(stream) => stream.tcp.ready(Interest::PRIORITY).await,

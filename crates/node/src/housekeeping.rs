@@ -29,7 +29,8 @@ pub(crate) struct ExpiryStats {
     pub(crate) timed_out_cycles: AtomicU64,
 }
 
-/// A DEBUG SLEEP request for the control thread, which suspends the bus, the timers and new connections too.
+/// A DEBUG SLEEP request for the control thread. The sleep also suspends the cluster bus, the timers and new
+/// connections.
 #[derive(Debug, Default)]
 pub(crate) struct SleepRequest {
     end: Mutex<Option<Instant>>,

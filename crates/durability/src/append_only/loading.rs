@@ -33,7 +33,7 @@ pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<LoadResult>, A
 /// The files are invalid, or cannot be read or continued.
 pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     let (shared, engine) = (&durability.append_only, &durability.engine);
-    // A base that is being written now would belong to the old data.
+    // Wait for a running rewrite, because its base would contain the old data.
     shared.wait_for_rewrite();
     let is_on = shared.is_on();
     engine.settings.set_node_flag(NodeFlags::LOADING, true);

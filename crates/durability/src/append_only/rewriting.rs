@@ -45,7 +45,7 @@ impl AppendOnly {
     /// # Errors
     /// The directory cannot be used, or the writer thread cannot be started.
     pub(crate) fn enable_without_base(self: &Arc<Self>) -> anyhow::Result<()> {
-        // A base from a rewrite that started earlier would end up in the new manifest.
+        // Otherwise the base of an earlier rewrite would be added to the new manifest.
         self.cancel_rewrite();
         // Existing files stay valid until the new base is installed, so they are kept.
         let folder = configured_directory(&self.config)?;
@@ -162,7 +162,7 @@ impl AppendOnly {
         rdb: bool,
         rewrite: &Rewrite,
     ) -> anyhow::Result<()> {
-        // The lock is held so that enabling the file at the same time waits for the new manifest.
+        // The state stays locked until the manifest is written, so that the file is not enabled in between.
         let state = self.state.lock();
         anyhow::ensure!(state.driver.rewrites().is_current(rewrite.id), "the rewrite was cancelled");
         let mut manifest: Manifest = folder.read()?.unwrap_or_default();
@@ -265,7 +265,7 @@ pub(crate) fn sync_all_data(durability: &Durability, unfinished: UnfinishedAof) 
 fn run_rewrite(durability: &Durability, rewrite: &Rewrite) -> anyhow::Result<()> {
     let outcome = write_base(durability, rewrite);
     if outcome.is_err() {
-        // This event has no effect if the driver knows about the failure already.
+        // This event has no effect if the driver already knows about the failure.
         durability.append_only.send_event(AofDriverEvent::RewriteFailed(rewrite.id));
     }
     outcome

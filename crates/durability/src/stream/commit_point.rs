@@ -1,16 +1,16 @@
-//! The commit point: the log offset up to which every required component has the changes, so that their clients may get
-//! replies.
+//! The commit point: the log offset up to which every required component has stored the changes, so that replies to
+//! writes may be sent.
 //!
 //! A component (for instance the append-only file under `always`) activates the commit point by
 //! [`CommitPoint::set_required`] and reports its progress by [`CommitPoint::publish`]. Connections hold replies to
-//! writes until then (`net::output::Output::hold_from`), and each connection is woken when its offset is reached. While
-//! no component requires the commit point, a batch of commands costs one call of [`CommitPoint::is_required`] and one
-//! of [`CommitPoint::history`].
+//! writes until the commit point reaches them (`net::output::Output::hold_from`); each connection is woken when its
+//! offset is reached. While no component requires the commit point, a batch of commands costs one call of
+//! [`CommitPoint::is_required`] and one of [`CommitPoint::history`].
 //!
 //! Offsets of different histories must not be compared: a master that becomes a replica may lose its last writes, and
-//! the offsets of its new history say nothing about them. The commit point numbers the histories of this process. A
-//! client whose write belongs to a history that has ended gets no reply; its connection is closed, since nobody knows
-//! whether the write remains.
+//! the offsets of its new history say nothing about them. The commit point therefore numbers the histories of this
+//! process. A client whose write belongs to a history that has ended gets no reply; its connection is closed, since
+//! nobody knows whether the write remains.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +25,7 @@ use slot_routing::ReplOffset;
 pub struct HistoryNumber(u64);
 
 impl HistoryNumber {
-    /// Returns whether the writes of a batch that began in this history belong to the history `now`.
+    /// Returns whether this history has not ended by `now`, so that a batch that began in it also ended in it.
     #[must_use]
     pub fn lasts_until(self, now: Self) -> bool {
         self == now && self.0.is_multiple_of(2)

@@ -139,7 +139,7 @@ mod tests {
             (placement.has_stalled_worker(), placement.can_return_to_owner(2, STANDBY_WORKERS)),
             (true, false)
         );
-        // The worker is idle now.
+        // A start time of 0 means that the worker is idle.
         placement.clear_if_recovered(2, 0);
         assert_eq!((placement.worker_for(2), placement.has_stalled_worker()), (Some(2), false));
         assert_eq!(

@@ -114,8 +114,8 @@ impl ClusterTask {
         let config = &node.config;
         let port = options::bus_port(&config.values())?;
         let PreparedCluster { shared: machine, store, requests } = prepared;
-        // A vanished peer is detected soon (Redis: after twice the node timeout). The kernel counts in whole seconds
-        // and rejects zero.
+        // A keepalive detects vanished peers after twice the node timeout, as in Redis. The kernel counts in whole
+        // seconds and rejects zero.
         let keepalive = Some((2 * machine.gossip.lock().config().node_timeout).max(Duration::from_secs(1)));
         for listener in net::listener::bind_at_startup(&config.get(keys::BIND), port, 511, "cluster")? {
             let options = SocketOptions { nodelay: true, keepalive };
@@ -431,7 +431,8 @@ impl ClusterTask {
                 self.node.replication.become_master();
                 self.node.watcher.node_promoted();
                 self.background.continue_master_deletion();
-                // Slots that the former master was importing may hold keys that are not marked as imported.
+                // Search for stray keys now: slots that the former master was importing may have keys that are not
+                // marked as imported.
                 self.next_key_scan = self.now();
             }
             ClusterAction::BecomeReplica { ip, port, foreign, .. } => self.follow_master(ip, port, foreign),

@@ -73,7 +73,8 @@ const SECTIONS: &[InfoSection] = &[
     server_section("Errorstats", SectionVisibility::ByDefault, stats::write_errorstats),
     server_section("Latencystats", SectionVisibility::OnRequest, stats::write_latencystats),
     server_section("Cluster", SectionVisibility::ByDefault, process::write_cluster),
-    // Client libraries parse headers as one word, so a header with a blank is not included by default.
+    // Client libraries parse a header as one word, so a section whose header contains a space is not included by
+    // default.
     server_section("Scripting Engines", SectionVisibility::OnRequest, process::write_scripting_engines),
     InfoSection {
         name: "Keyspace",

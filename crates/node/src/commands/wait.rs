@@ -105,7 +105,8 @@ async fn wait_for_copies(
     };
     connection.session.client().set_blocked(true);
     if replication.is_replica() {
-        // If the role changed after the request, this client may have missed the event that ended all waits.
+        // The role may have changed after the request. In that case this client may have missed the event that ended
+        // all waits, so it is unblocked here.
         connection.session.client().unblock(UnblockReason::RoleChanged);
     }
     let waited = connection.wait(in_time).await;

@@ -71,7 +71,8 @@ pub(crate) async fn count_work<T>(client: &Client, work: impl Future<Output = T>
 
 /// Yields: the task is polled again after the thread's other tasks have run and its sockets have been polled.
 pub(super) fn give_way<T>(context: &mut Context<'_>) -> Poll<T> {
-    // `yield_now` wakes the task only after the sockets have been polled. Waking the task here would run it before.
+    // `yield_now` wakes the task only after the sockets have been polled. Waking the task here would run it before they
+    // are polled.
     let polled = pin!(tokio::task::yield_now()).poll(context);
     debug_assert!(polled.is_pending(), "tokio yields once");
     Poll::Pending

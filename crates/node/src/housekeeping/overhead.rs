@@ -33,7 +33,7 @@ impl MemoryOverhead {
             Self { startup, backlog, beyond_backlog, replicas: beyond_backlog, ..Self::default() };
         for client in housekeeping.engine.clients.list() {
             match client.kind() {
-                // Output for a replica is read directly from the log, so it is counted there.
+                // Output for a replica is read directly from the log, so its memory is counted as part of the log.
                 ClientKind::Replica => {
                     overhead.replicas += client.memory_bytes() - client.output_bytes.load(Ordering::Relaxed);
                 }

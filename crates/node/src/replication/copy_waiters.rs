@@ -23,7 +23,7 @@ pub(super) struct CopyWaiters {
     next_token: WaiterToken,
 }
 
-/// Whether there were enough copies when the wait started.
+/// The result of starting a wait for copies.
 #[derive(Debug)]
 pub(crate) enum WaitStart {
     Finished(CopiesResult),

@@ -30,7 +30,7 @@ pub(super) fn open_stream(config: &Config, socket: Socket) -> std::io::Result<St
     Ok(stream)
 }
 
-/// What to send over the connection next. Outputs are sent in order.
+/// Output for a replica's connection. Outputs are sent in the order in which they are queued.
 #[derive(Debug)]
 pub(super) enum PeerOutput {
     Bytes(Vec<u8>),
@@ -160,8 +160,9 @@ impl PeerSender<'_> {
                 return false;
             }
             if is_last {
-                // Nothing is awaited after the last byte. A replica that only fetches a snapshot closes the connection
-                // as soon as it has that byte, and the reading side might notice the close first.
+                // Nothing may be awaited between sending the last byte and reporting it. A replica that only fetches a
+                // snapshot closes the connection as soon as it has that byte, and the reading side might report the
+                // close first.
                 self.replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::Sent(peer)));
                 return true;
             }

@@ -12,7 +12,7 @@ use crate::server::Server;
 pub(super) struct CrashReport(pub(super) Arc<Server>);
 
 impl crash::CrashReportSource for CrashReport {
-    /// Requests the pause of writes without waiting for it, because the crashing thread may hold locks.
+    /// Pauses all clients without waiting for running commands, because the crashing thread may hold locks.
     fn stop_serving(&self) {
         let engine = &self.0.engine;
         engine.pauses.pause(&engine.settings, PausePurpose::Client, PauseMode::All, Millis(i64::MAX));

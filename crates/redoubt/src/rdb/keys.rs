@@ -62,7 +62,7 @@ pub(crate) struct KeyReader<R> {
     skipped_keys: u64,
 }
 
-/// A key of which further parts may follow in the file.
+/// A key whose value may continue in further parts of the file.
 struct PartialKey {
     info: KeyInfo,
     counts: ElementCounts,

@@ -70,7 +70,7 @@ fn write_overhead(server: &Server, overhead: &MemoryOverhead, functions: usize, 
     text.write_line("mem_clients_slaves", overhead.replicas);
     text.write_line("mem_clients_normal", overhead.clients);
     text.write_line("mem_cluster_links", server.network.stats.bus_bytes.load(Ordering::Relaxed));
-    // The append-only file is written from the replication log.
+    // The append-only file is written directly from the replication log, so it needs no buffer.
     text.write_line("mem_aof_buffer", 0);
     text.write_line("used_memory_vm_eval", scripts.lua_bytes());
     text.write_line("used_memory_vm_functions", 0);

@@ -39,7 +39,7 @@ fn write_traffic(server: &Server, totals: &StatisticsTotals, text: &mut InfoText
 fn write_key_counters(server: &Server, totals: &StatisticsTotals, text: &mut InfoText) {
     text.write_line("expired_keys", totals[Counter::ExpiredKeys]);
     text.write_line("expired_fields", totals[Counter::ExpiredFields]);
-    // Redis has this name for the number of expired fields.
+    // Redis uses this name for the number of expired fields.
     text.write_line("expired_subkeys", totals[Counter::ExpiredFields]);
     text.write_line("expired_stale_perc", format!("{:.2}", expired_slots_percent(server)));
     // A slot is also due if it has expired fields, so this percentage equals the previous one.
