@@ -165,7 +165,8 @@ impl AppendOnly {
     ) -> Self {
         let (state, synced) = (AofState::Complete, Some(log.end.offset));
         let mut machine = Self { state, log, synced, ..Self::without_base(settings, manifest, now) };
-        // A rewrite that takes its snapshot before the first increment exists must wait.
+        // The first increment is reserved at once. A rewrite that takes its snapshot before this increment exists must
+        // wait.
         machine.reserve_increment(IncrementStart { rewrite: NO_REWRITE, at: log.end, db: Some(db) });
         machine
     }
@@ -405,7 +406,7 @@ impl AppendOnly {
         // Once the next increment may exist, the current one must end where the next begins, and must be synced.
         if let Some(open) = self.open.as_ref().filter(|_| self.beginning.is_none()) {
             let until = self.increment_end();
-            // One sync covers everything written while the previous one ran.
+            // Writes come before the next sync, so that it covers everything written while the previous one ran.
             let write = open.next_write(&self.log, &self.file_versions, until, self.settings.timestamps);
             let is_end = write.is_none() && self.next.is_some();
             if !open.is_synced() && (is_end || self.is_sync_due(now)) {

@@ -105,7 +105,7 @@ impl NetworkStats {
     }
 }
 
-/// Limits on the number of clients and on the memory of each.
+/// Limits on the number of clients and on the buffers of each client.
 #[derive(Debug, Default)]
 pub struct ClientLimits {
     /// Maximum size of an incomplete request, in bytes.

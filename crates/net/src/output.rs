@@ -13,13 +13,13 @@ use slot_routing::ReplOffset;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputMark(u64);
 
-/// Pending output in order, and which bytes of it must wait for a commit.
+/// The pending output of a client, in sending order, and the bytes of it that must wait for a commit.
 #[derive(Debug, Default)]
 pub struct Output {
     bytes: ByteQueue,
     /// Number of bytes sent since the connection was opened.
     sent: u64,
-    /// `None` if nothing is held, which is the usual case.
+    /// The active holds; `None` in the usual case that no bytes are held.
     holds: Option<Box<OutputHolds>>,
 }
 

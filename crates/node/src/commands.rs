@@ -193,5 +193,6 @@ fn record_call(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: Ou
     });
 }
 
-/// An error is the text of the error reply. For `Ok`, +OK is sent unless the command has written a reply.
+/// The result of a node command. An error is the text of the error reply. For `Ok`, +OK is sent unless the command has
+/// written a reply.
 type ShellResult = Result<(), String>;

@@ -409,7 +409,8 @@ impl Link {
         Ok(bytes)
     }
 
-    /// Sends bytes. Drops the link if it fails or accepts nothing within `timeout`, and returns whether it was dropped.
+    /// Sends bytes. Drops the link if it is broken or accepts nothing within `timeout`, and returns whether it was
+    /// dropped.
     async fn write(link: &mut Option<Self>, bytes: &[u8], timeout: Duration) -> bool {
         let Some(open) = link else { return false };
         let written = tokio::time::timeout(timeout, open.writer.write_all(bytes)).await;

@@ -68,7 +68,7 @@ pub(crate) struct SyncStats {
     pub(crate) unexpected_errors: AtomicU64,
     /// The peak number of stream bytes buffered while a snapshot was being received.
     pub(crate) peak_buffered_bytes: AtomicU64,
-    /// Bytes received from the master's stream and sent to replicas.
+    /// Bytes received from the master's stream.
     pub(crate) input_bytes: AtomicU64,
     pub(crate) output_bytes: AtomicU64,
 }
@@ -91,7 +91,7 @@ impl SyncStats {
 /// The role of this node and the link to its master.
 type NodeRole = replication::ReplicaDriver<MasterAddress>;
 
-/// The state of the link to the master, as FAILOVER needs to know it.
+/// The state of the link to the master, which FAILOVER watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum LinkStatus {
     /// There is no master, or its stream is not being received yet.
@@ -130,7 +130,7 @@ pub(crate) struct Replication {
     pub(crate) applied_stream: Arc<AppliedStream>,
     pub(crate) cluster_stream: ClusterStream,
     pub(crate) master_imports: MasterImports,
-    /// Whether this node follows one of its replicas that has been asked to take over.
+    /// Whether this node is handing over: it follows one of its replicas, which it has asked to take over.
     is_in_handover: AtomicBool,
     /// Signalled when settings of the link to the master have changed.
     link_config_changed: Notify,
@@ -296,7 +296,8 @@ impl Replication {
         self.role.lock().replica().map(Replica::last_heard)
     }
 
-    /// Counts commands from the master that failed here, because the master is different software or a newer version.
+    /// Counts commands that this replica could not execute, because the master runs different software or a newer
+    /// version.
     fn count_unapplied(&self, count: u64) {
         self.stats.unexpected_errors.fetch_add(count, Ordering::Relaxed);
         self.applied_stream.count_missing(count);
@@ -465,8 +466,8 @@ impl Replication {
         }
     }
 
-    /// Starts a new history after data was deleted without being logged. Replicas need a full synchronization, and the
-    /// append-only file is rewritten.
+    /// Starts a new history after data was deleted without being logged. All replicas then need a full synchronization,
+    /// and the append-only file is rewritten.
     pub(crate) fn start_new_history(&self) {
         self.log.close();
     }

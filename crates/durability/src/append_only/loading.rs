@@ -1,4 +1,4 @@
-//! Loads the append-only file at startup. Later changes continue the loaded file.
+//! Loads the append-only file at startup. Later changes are appended to the loaded files.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use super::directory::{AofDirectory, configured_directory};
 use crate::Durability;
 use crate::loading::with_loader;
 
-/// Replaces all data by that of the append-only file, and continues the file. Returns `None` if there is no file.
+/// Replaces all data by that of the append-only file, to which later changes are appended. Returns `None` if there is
+/// no file.
 pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<LoadResult>, AofError> {
     let folder = configured_directory(&durability.config).map_err(AofFilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(None) };
@@ -26,11 +27,11 @@ pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<LoadResult>, A
 }
 
 /// Replaces all data by that of the append-only file (DEBUG LOADAOF), after writing the rest of the log to the file.
-/// The replication history continues, since clients cannot write meanwhile. If the file is disabled, it is loaded but
-/// not continued. Returns `false` if there is no file.
+/// The replication history continues, since clients cannot write meanwhile. If the file is disabled, it is loaded, but
+/// later changes are not appended to it. Returns `false` if there is no file.
 ///
 /// # Errors
-/// The files are invalid, or cannot be read or continued.
+/// The files are invalid, or cannot be read or appended to.
 pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     let (shared, engine) = (&durability.append_only, &durability.engine);
     // Wait for a running rewrite, because its base would contain the old data.
@@ -48,7 +49,7 @@ pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     outcome
 }
 
-/// Loads the files, and continues them if `continues` is set. Returns `false` if there are none.
+/// Loads the files. If `continues` is set, later changes are appended to them. Returns `false` if there are no files.
 fn load_and_continue(durability: &Arc<Durability>, continues: bool) -> Result<bool, AofError> {
     let folder = configured_directory(&durability.config).map_err(AofFilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(false) };
@@ -70,7 +71,7 @@ fn load_files(
     with_loader(durability, |loader| loader.run_files(folder, manifest, truncates))
 }
 
-/// Continues the files: later changes are appended to them. `db` is the database that the stream has selected.
+/// Makes the writer append later changes to the loaded files. `db` is the database that the stream has selected.
 fn continue_files(
     durability: &Arc<Durability>,
     folder: AofDirectory,

@@ -53,7 +53,7 @@ fn one_commit_releases_all_earlier_holds() {
     assert_eq!((send_all(&mut output).as_str(), output.first_held_offset()), ("xxxx", Some(ReplOffset(5))));
 }
 
-/// A second batch of reads after an uncommitted write waits for the same offset and needs no hold of its own.
+/// If two batches of reads follow an uncommitted write, both wait for the same offset, so one hold suffices.
 #[test]
 fn replies_with_the_same_offset_share_one_hold() {
     let mut output = Output::default();

@@ -13,10 +13,11 @@ use crate::replication::Replication;
 use crate::replication::copy_waiters::WaitStart;
 use crate::server::Server;
 
-/// The required copies and the timeout. Without a timeout the client waits for ever. The error is the reply text.
+/// The parsed arguments of WAIT or WAITAOF: the required copies and the timeout. Without a timeout the client waits
+/// forever. The error is the reply text.
 pub(super) type WaitRequest = Result<(RequiredCopies, Option<Duration>), &'static str>;
 
-/// Replies once there are enough copies, or at the timeout.
+/// Waits until there are enough copies or the timeout expires, then replies with the number of copies.
 pub(super) async fn run_wait(connection: &mut Connection, request: WaitRequest) {
     let outcome = match request {
         Ok((wanted, timeout)) => {

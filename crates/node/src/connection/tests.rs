@@ -59,7 +59,7 @@ impl Fixture {
         (ours, client, tokio::spawn(Arc::<ConnectionSlots>::default().serve(Box::new(connection))))
     }
 
-    /// Reads the log to its end with the cursor, and commits it.
+    /// Reads the log to its end with the cursor, and publishes this position as committed.
     fn commit(&mut self) {
         let mut bytes = Vec::new();
         self.server.replication.log.lock().read(self.cursor, 1 << 20, &mut bytes).unwrap();
@@ -214,7 +214,7 @@ async fn disconnected_client_is_released() {
     assert_eq!(fixture.server.network.connected.load(Ordering::Relaxed), 0);
 }
 
-/// Held replies count for the output buffer limit while the log is not committed.
+/// Held replies count towards the output buffer limit while the log is not committed.
 #[tokio::test]
 async fn held_replies_count_for_the_output_buffer_limit() {
     let fixture = Fixture::new(&[("client-output-buffer-limit", &["normal", "100", "0", "0"])]);

@@ -38,12 +38,12 @@ const PURGE_ROUNDS_UNCHANGED: usize = 2;
 const IDLE_TICKS: usize = 3;
 /// The minimum time in seconds between log lines about command faults.
 const FAULT_LOG_INTERVAL_SECONDS: usize = 60;
-/// The interval of memory checks with `maxmemory` set.
+/// The interval of memory checks while `maxmemory` is set.
 const MEMORY_CHECK_PERIOD: Duration = Duration::from_millis(10);
 /// The pause for other work of this thread during eviction.
 const EVICTION_YIELD: Duration = Duration::from_micros(500);
 
-/// Runs until the server stops.
+/// Performs the periodic work at each tick, until the server stops.
 pub(crate) async fn run_cron(housekeeping: Arc<Housekeeping>, targets: Arc<LinkPool>) {
     let tick = housekeeping.network.tick.clone();
     let (mut looked, mut seconds, mut quiet) = (time::instant(), 0, 0);
@@ -100,7 +100,7 @@ fn run_each_second(housekeeping: &Housekeeping, clients: &[Arc<Client>], since: 
 struct FaultLog {
     /// The number of faults that have been logged.
     logged_faults: u64,
-    /// The first second in which the next line may be logged.
+    /// The next line is not logged before this second.
     next_second: usize,
 }
 
@@ -227,7 +227,7 @@ pub(crate) fn run_expiry_cycle(housekeeping: &Housekeeping) -> bool {
     more
 }
 
-/// Waits until a key expires and the time `earliest` is reached.
+/// Waits until a key has expired and the time `earliest` has been reached.
 async fn wait_until_due(housekeeping: &Housekeeping, wake_up: &Notify, earliest: tokio::time::Instant) {
     loop {
         let left =

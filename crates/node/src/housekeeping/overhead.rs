@@ -13,7 +13,7 @@ pub(crate) struct MemoryOverhead {
     pub(crate) startup: usize,
     /// The replication backlog.
     pub(crate) backlog: usize,
-    /// Memory of replica connections, including log bytes kept beyond the backlog.
+    /// Memory of replica connections, including log bytes retained beyond the backlog.
     pub(crate) replicas: usize,
     /// The part of `replicas` that does not count towards `maxmemory`.
     pub(crate) beyond_backlog: usize,

@@ -48,7 +48,7 @@ pub(crate) struct CommandTotals {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StatisticsTotals {
     counters: [u64; COUNTER_COUNT],
-    /// Indexed by the command's number in the command table.
+    /// The counters of each command, indexed by its number in the command table.
     pub(crate) commands: Vec<CommandTotals>,
     /// The number of error replies by error code, such as `WRONGTYPE`.
     pub(crate) errors: BTreeMap<String, u64>,

@@ -25,7 +25,7 @@ use super::{Link, Migrations, credentials, next_wakeup, slots_of_command, topolo
 
 /// The maximum number of log bytes read at once.
 const CHUNK: usize = 64 * 1024;
-/// Writes may be paused once the unsent part of the log is at most this long, since it can be sent within moments.
+/// Writes are paused once at most this many bytes of the log are unsent, since these bytes can be sent quickly.
 const NEARLY_ALL: u64 = 64 * 1024;
 /// The maximum number of snapshot parts queued for sending.
 const PIECES_AHEAD: usize = 8;
@@ -33,7 +33,7 @@ const PIECES_AHEAD: usize = 8;
 /// State shared with the thread that writes the snapshot.
 #[derive(Debug, Default)]
 struct SnapshotProgress {
-    /// Tells the thread to stop.
+    /// Set to stop the thread that writes the snapshot.
     cancelled_flag: AtomicBool,
     /// The number of keys written so far.
     keys: AtomicU64,
@@ -385,7 +385,7 @@ fn walk_slots(
     let durability = &migrations.durability;
     let cut = snapshot::take_snapshot(durability, |log| {
         migrations.replication.log.open(log);
-        // The next logged change must select its database again.
+        // The snapshot does not record the selected database, so the next logged change must repeat SELECT.
         log.reset_selected_db();
         let end = log.position().offset;
         log.add_own_cursor(end)

@@ -77,7 +77,8 @@ struct Target<'a> {
     import: Establish,
     link: Option<Link>,
     session: Session,
-    /// How often FLUSHALL and FLUSHDB had run when the import started. A change fails the import.
+    /// Number of FLUSHALL and FLUSHDB commands executed before the import started. If this number changes, the import
+    /// fails.
     clears: u64,
 }
 
@@ -220,7 +221,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Replaces the broken connection by a new one of the source.
+    /// Replaces the broken connection by a new connection that the source has opened.
     async fn resume(&mut self, connection: DetachedConnection) -> Option<ImportDriverEvent> {
         self.link = Some(Link::new(Stream::open(connection.socket).ok()?));
         let closed = self.write(&connection.unsent).await;

@@ -78,7 +78,7 @@ struct SlotRequest {
     shown: PullTask,
     order: SlotMove,
     source: NodeId,
-    /// The last job that the source has started for this request.
+    /// The latest job that the source has started for this request.
     job: Option<JobName>,
     cancelled: Arc<Notify>,
     is_over: bool,
@@ -101,7 +101,7 @@ impl PullRequests {
         }
     }
 
-    /// Returns the requests that are not over.
+    /// Returns the requests that are not finished.
     fn active(&self) -> impl Iterator<Item = &SlotRequest> {
         self.0.values().filter(|slot_request| !slot_request.is_over)
     }
@@ -123,8 +123,8 @@ impl PullRequests {
 }
 
 impl Migrations {
-    /// Requests these slots from the node that serves them. Returns the name of the task, or a complete reply text in
-    /// Redis's words.
+    /// Requests these slots from the node that serves them. Returns the name of the task. The error is a complete reply
+    /// text, the same as in Redis.
     pub(crate) fn pull(&self, ranges: Vec<(Slot, Slot)>) -> Result<JobName, String> {
         let topology = topology(self).map_err(|_| "ERR slot migration not allowed on replica.".to_owned())?;
         if !topology.importing().is_empty() || !topology.migrating().is_empty() {
@@ -154,7 +154,8 @@ impl Migrations {
         Ok(id)
     }
 
-    /// Cancels the named task, or all tasks without a name. Returns the number of running tasks that were cancelled.
+    /// Cancels the named task, or all tasks if `name` is `None`. Returns the number of running tasks that were
+    /// cancelled.
     pub(crate) fn cancel_pulls(&self, name: Option<JobName>) -> usize {
         let pulls = self.pulls.lock();
         let is_meant = |id: JobName| name.is_none_or(|name| name == id);
@@ -166,7 +167,7 @@ impl Migrations {
         slot_requests.len() + self.cancel_jobs(|job| is_meant(job.name) && !of_demands.contains(&job.name))
     }
 
-    /// Returns the named task, or all tasks without a name, newest first.
+    /// Returns the named task, or all tasks if `name` is `None`, newest first.
     pub(crate) fn pulled(&self, name: Option<JobName>) -> Vec<PullTask> {
         let (pulls, jobs) = (self.pulls.lock(), self.jobs.lock());
         let task_of = |slot_request: &SlotRequest| {

@@ -83,7 +83,7 @@ impl Replication {
     }
 
     /// Returns the replicas to record; `None` for a replica, in cluster mode, and if no sentinel watches this server.
-    /// `was_watched` tells whether sentinels watched it before its restart.
+    /// `was_watched` says whether sentinels watched this server before its restart.
     fn recorded_replicas(&self, was_watched: bool) -> Option<Vec<(String, u16)>> {
         let watched = was_watched || self.engine.settings.sentinel.hello_seen.load(Ordering::Relaxed);
         if !watched || self.engine.topology.is_some() || self.is_replica() {

@@ -82,7 +82,8 @@ pub(crate) fn write_replication_info(replication: &Replication, failover: &Failo
     write_field(text, "repl_backlog_histlen", len);
 }
 
-/// Writes the fields about the link to the master. `offset` is what this replica has applied.
+/// Writes the fields about the link to the master. `offset` is the offset up to which this replica has applied the
+/// stream.
 fn write_master_link(replica: &Replica, offset: u64, peak_buffered: u64, text: &mut String) {
     let now = process::time::instant();
     let up = replica.link_state() == LinkState::Connected;

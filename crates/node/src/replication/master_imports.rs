@@ -4,7 +4,7 @@ use clock::Millis;
 use migration::{Establish, Finish, Job, JobDirection, JobName, Jobs, SyncSlots};
 use parking_lot::Mutex;
 
-/// The slot imports of this replica's master, as learnt from the stream.
+/// The slot imports of this replica's master, as announced in the replication stream.
 #[derive(Debug, Default)]
 pub(crate) struct MasterImports(Mutex<Jobs>);
 

@@ -30,7 +30,7 @@ use super::{Replication, follower};
 /// How often the gates for commands are updated without an event, because they depend on the age of acknowledgements.
 const GATE_UPDATE_PERIOD: Duration = Duration::from_secs(1);
 
-/// A connection that asked to become a replica.
+/// A connection that requested to become a replica (PSYNC or SYNC).
 #[derive(Debug)]
 pub(crate) struct JoiningReplica {
     pub(crate) id: u64,
@@ -39,7 +39,7 @@ pub(crate) struct JoiningReplica {
     pub(crate) socket: Socket,
     /// The source address of the connection, to identify the replica.
     pub(crate) address: String,
-    /// Bytes that were received after the request but not executed, and bytes of replies not sent yet.
+    /// Bytes that were received after the request and not executed.
     pub(crate) input: Vec<u8>,
     pub(crate) unsent_output: Vec<u8>,
     pub(crate) profile: PeerProfile,

@@ -74,7 +74,7 @@ pub(super) fn write_cluster(server: &Server, text: &mut InfoText) {
     text.write_line("cluster_enabled", u8::from(server.engine.topology.is_some()));
 }
 
-/// Writes the only scripting engine, the built-in Lua.
+/// Writes the section Scripting Engines. The only engine is the built-in Lua.
 pub(super) fn write_scripting_engines(server: &Server, text: &mut InfoText) {
     let used = server.engine.scripts.lua_bytes();
     text.write_line("engines_count", 1);
