@@ -43,7 +43,7 @@ pub(crate) struct Increment {
     head: Vec<u8>,
     pub(crate) written: FileExtent,
     pub(crate) synced: FileExtent,
-    /// Whether the file may have garbage after `written`.
+    /// Whether the file may have garbage after the written extent.
     pub(crate) torn: bool,
     /// Unix time of the last timestamp annotation, in seconds.
     last_timestamp: i64,
@@ -66,7 +66,7 @@ impl Increment {
         Self { head: Vec::new(), written: extent, synced: extent, torn: false, last_timestamp: 0 }
     }
 
-    /// Starts an empty file that continues the log at `at`. The timestamp, if any, comes first.
+    /// Starts an empty file that continues the log at `position`. The timestamp, if any, comes first.
     pub(crate) fn new_at(at: Position, db: Option<u16>, stamp: Option<i64>) -> Self {
         let mut head = stamp.map(timestamp_annotation).unwrap_or_default();
         if let Some(db) = db {

@@ -117,7 +117,8 @@ impl Rewrites {
         Ok(rewrite)
     }
 
-    /// Records the end of a rewrite. A failed rewrite is scheduled again if `needed`. Cancelled rewrites are ignored.
+    /// Records the end of a rewrite. If `retries` is set, a failed rewrite is scheduled again. Cancelled rewrites are
+    /// ignored.
     pub(crate) fn end(&mut self, now: Instant, rewrite: RewriteId, ok: bool, needed: bool) {
         if !self.is_current(rewrite) {
             return;

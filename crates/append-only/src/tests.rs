@@ -75,7 +75,7 @@ struct LoadedPosition {
 struct SimulatedServer {
     machine: AppendOnly,
     disk: Disk,
-    /// The version of the current data. `names` maps each replication id to its data version.
+    /// The version of the current data, which increases with each full resync.
     data: u64,
     names: BTreeMap<String, u64>,
     end: Position,
@@ -292,7 +292,7 @@ impl SimulatedServer {
         self.check();
     }
 
-    /// Appends `len` bytes to the log; the file gets `own` other bytes instead.
+    /// Appends `len` bytes to the log; the file gets `own_len` other bytes instead.
     fn append_version(&mut self, len: u8, own: u8) {
         let from = self.end.offset;
         self.apply_event(TestEvent::Append(len));

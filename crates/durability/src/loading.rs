@@ -194,7 +194,8 @@ pub fn check_snapshot(durability: &Durability, input: impl Read) -> Result<(), L
 /// Replaces all data by a snapshot from a connection ([`Loader::replace_after`]).
 ///
 /// # Errors
-/// The input is truncated or invalid, or `is_complete` returned `false`. If `before` was called, all data is gone.
+/// The input is truncated or invalid, or `is_complete` returned `false`. If `before_replacing` was called, all data is
+/// gone.
 pub fn replace_by_stream(
     durability: &Durability,
     input: impl Read,

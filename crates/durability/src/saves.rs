@@ -102,7 +102,7 @@ impl SaveTracker {
         self.completed_count
     }
 
-    /// Returns how many of `changes` the file does not contain.
+    /// Returns how many of the first `changes` changes the file does not contain.
     pub(super) fn count_unsaved(&self, changes: u64) -> u64 {
         changes.saturating_sub(self.changes_saved)
     }

@@ -138,8 +138,8 @@ impl ClientLimits {
     }
 }
 
-/// An output buffer limit: the client is closed at `hard` bytes, or after more than `seconds` above `soft` bytes. 0
-/// disables a limit.
+/// An output buffer limit: the client is closed when its pending output reaches the hard limit, or has been above the
+/// soft limit for too long.
 #[derive(Debug, Default)]
 pub struct OutputLimit {
     /// Hard limit in bytes; 0 disables it.
@@ -156,8 +156,8 @@ impl OutputLimit {
         self.seconds.store(limit.soft_duration.as_secs(), Ordering::Relaxed);
     }
 
-    /// Returns whether output has exceeded the soft limit for longer than allowed. `since` is when it first exceeded
-    /// the limit, in wall clock milliseconds.
+    /// Returns whether output has exceeded the soft limit for longer than allowed. `exceeded_since` is when it first
+    /// exceeded the limit, in wall clock milliseconds.
     pub fn is_soft_limit_exceeded(&self, since: i64, now: Millis) -> bool {
         let allowed = i64::try_from(self.seconds.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
         self.soft.load(Ordering::Relaxed) > 0 && now.0.saturating_sub(since) > allowed.saturating_mul(1000)

@@ -59,7 +59,7 @@ impl Dialer {
         Self { source: config.get(keys::BIND_SOURCE_ADDR), options: SocketOptions::new(config), tls: None }
     }
 
-    /// Creates a dialer that uses TLS if the parameter `switch` is set (`tls-replication` or `tls-cluster`).
+    /// Creates a dialer that uses TLS if `tls_parameter` (`tls-replication` or `tls-cluster`) is set.
     pub fn with_link_tls(config: &Config, tls: &Tls, switch: Key<bool>) -> Self {
         let tls = if config.get(switch) { tls.client_config() } else { None };
         Self { tls, ..Self::new(config) }
@@ -117,7 +117,7 @@ impl Dialer {
     }
 }
 
-/// Resolves `source` to an address of the requested IP version.
+/// Resolves the configured source address to an IP address of the requested version.
 async fn source_address(source: &str, ipv6: bool) -> io::Result<IpAddr> {
     let mut addresses = lookup_host((source, 0)).await?.map(|address| address.ip());
     addresses.find(|ip| ip.is_ipv6() == ipv6).ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())

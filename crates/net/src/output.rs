@@ -103,7 +103,7 @@ impl Output {
         &first[..end.min(first.len())]
     }
 
-    /// Holds all bytes from `from` on until the log is committed up to `until`.
+    /// Holds all bytes from the mark `start` on until the log is committed up to `offset`.
     pub fn hold_from(&mut self, from: OutputMark, until: ReplOffset) {
         if from == self.mark() {
             // CLIENT REPLY OFF suppressed the reply, so there is nothing to hold.

@@ -25,8 +25,8 @@ impl PauseGate {
         Self { engine, ended }
     }
 
-    /// Waits until a pause or a hold of a slot ends after the caller has read [`Pauses::ended_count`] as `ends`. When
-    /// this returns, the command may still be paused for another reason.
+    /// Waits until a pause or a hold of a slot ends after the caller has read [`Pauses::ended_count`] as `ended_count`.
+    /// When this returns, the command may still be paused for another reason.
     ///
     /// [`Pauses::ended_count`]: engine::Pauses::ended_count
     pub async fn wait_for_end_after(&self, ends: u64) {
@@ -40,7 +40,7 @@ impl PauseGate {
         self.wait_until(|next| next.is_none()).await;
     }
 
-    /// Waits until `is_enough` returns true. The predicate is checked after every end of a pause; its argument is the
+    /// Waits until `is_done` returns true. The predicate is checked after every end of a pause; its argument is the
     /// time when the next active pause expires, if any.
     async fn wait_until(&self, is_enough: impl Fn(Option<Millis>) -> bool) {
         loop {
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(wakes(), 1);
         assert!(over.as_mut().poll(&mut context).is_ready());
 
-        // Both calls return at once, because one pause has ended since `ends` was read and none is active.
+        // Both calls return at once, because one pause has ended since the count was read and none is active.
         gate.wait_for_end_after(ends).await;
         gate.wait_for_end_after(engine.pauses.ended_count()).await;
     }

@@ -211,7 +211,8 @@ impl Migrations {
         }
         let ends = Some((import.source, topology.myself));
         add(self, &mut jobs, (import.name, JobDirection::Import), import.ranges.clone(), ends);
-        // `jobs` is released before `pulls` is locked, because other code locks them in the opposite order.
+        // The job list is unlocked before the pull requests are locked, because other code locks them in the opposite
+        // order.
         drop(jobs);
         self.pulls.lock().on_named(import);
         self.changed.notify_waiters();
@@ -255,7 +256,7 @@ impl Migrations {
         }
     }
 
-    /// Waits until `holds` returns true. The condition is checked again whenever a topology is published.
+    /// Waits until `condition` returns true. The condition is checked again whenever a topology is published.
     pub(crate) async fn when_routed(&self, holds: impl Fn() -> bool) {
         loop {
             let rerouted = self.rerouted.notified();

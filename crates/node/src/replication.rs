@@ -345,7 +345,7 @@ impl Replication {
         true
     }
 
-    /// Marks a connection as the stream connection of the replica that receives its snapshot over the connection `rdb`.
+    /// Marks a connection as the stream connection of a replica that receives its snapshot over `rdb_connection`.
     pub(crate) fn link_channels(&self, profile: &mut PeerProfile, rdb: PeerId) -> Result<(), ReplconfError> {
         self.master_driver.lock().link_channels(profile, rdb)
     }

@@ -247,7 +247,7 @@ fn text_response(status: StatusCode, body: impl Into<Bytes>) -> HttpResponse {
     answer
 }
 
-/// Builds a response with the content type `kind`. Headers forbid caching and framing.
+/// Builds a response whose headers forbid caching and framing.
 fn uncached_response(kind: &'static str, body: impl Into<Bytes>) -> HttpResponse {
     let mut answer = Response::new(Full::new(body.into()));
     let headers = [

@@ -351,7 +351,7 @@ impl TestServer {
         });
     }
 
-    /// Runs a rewrite during which `meanwhile` is written. Returns whether the rewrite succeeded.
+    /// Runs a rewrite, and writes `text_meanwhile` during it. Returns whether the rewrite succeeded.
     fn rewrite(&mut self, meanwhile: &str) -> bool {
         let done = self.driver.rewrites().done;
         let (rewrite, data) = self.take_snapshot();

@@ -49,7 +49,8 @@ pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     outcome
 }
 
-/// Loads the files. If `continues` is set, later changes are appended to them. Returns `false` if there are no files.
+/// Loads the files. If `continues_files` is set, later changes are appended to them. Returns `false` if there are no
+/// files.
 fn load_and_continue(durability: &Arc<Durability>, continues: bool) -> Result<bool, AofError> {
     let folder = configured_directory(&durability.config).map_err(AofFilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(false) };

@@ -50,8 +50,8 @@ pub struct HistoryEnded;
 #[derive(Debug, Default)]
 pub struct CommitPoint {
     required: AtomicBool,
-    /// The number of the current history. The history and the offset change only while `waiting` is locked, so that no
-    /// connection starts to wait for an offset that was just passed.
+    /// The number of the current history. The history and the offset change only while the waiters are locked, so that
+    /// no connection starts to wait for an offset that was just passed.
     history: AtomicU64,
     /// The committed offset of the current history.
     offset: AtomicU64,

@@ -47,7 +47,7 @@ pub(super) fn parse_protocols(text: &str) -> Result<Vec<&'static SupportedProtoc
     }
 }
 
-/// Selects the suites of `known` that `tls-ciphers` and `tls-ciphersuites` name, in order.
+/// Selects from the supported suites those that `tls-ciphers` and `tls-ciphersuites` name, in order.
 ///
 /// # Errors
 /// A cipher name is unknown.

@@ -340,7 +340,7 @@ impl ClusterTask {
         }
     }
 
-    /// Passes queued replication events and then `input` to the state machine, and performs the resulting actions.
+    /// Passes queued replication events and then `event` to the state machine, and performs the resulting actions.
     fn step_state_machine(&mut self, input: ClusterInput) -> Result<()> {
         let (now, wall) = (self.now(), process::time::now());
         self.last_time = now;

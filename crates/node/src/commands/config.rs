@@ -31,7 +31,7 @@ pub(crate) fn get_parameters(config: &Config, args: Args<'_>, reply: &mut Writer
     }
 }
 
-/// Executes CONFIG SET name value [name value ...]. `local` says whether the client is on this host.
+/// Executes CONFIG SET name value [name value ...]. `is_local_client` says whether the client is on this host.
 pub(crate) async fn set_parameters(server: &Arc<Server>, args: Args<'_>, local: bool) -> Result<(), String> {
     let words: Vec<String> =
         args.iter().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect();

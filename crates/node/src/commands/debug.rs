@@ -157,8 +157,8 @@ fn raise_segfault() -> ShellResult {
     }
 }
 
-/// Replaces this process by a new server. DEBUG RESTART [milliseconds] saves first (`in_order`), DEBUG
-/// CRASH-AND-RECOVER [milliseconds] does not.
+/// Replaces this process by a new server. DEBUG RESTART [milliseconds] saves the data first, DEBUG CRASH-AND-RECOVER
+/// [milliseconds] does not.
 async fn restart_server(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> ShellResult {
     let delay = match args.get(2) {
         None => 0,

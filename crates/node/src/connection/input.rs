@@ -27,7 +27,7 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns the buffer with at least `room` bytes of spare capacity. The caller must only append to it.
+    /// Returns the buffer with spare capacity for at least `additional` bytes. The caller must only append to it.
     pub(super) fn with_room(&mut self, room: usize) -> &mut Vec<u8> {
         self.bytes.reserve_exact(room);
         &mut self.bytes

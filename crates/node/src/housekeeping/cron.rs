@@ -78,7 +78,7 @@ pub(crate) async fn run_cron(housekeeping: Arc<Housekeeping>, targets: Arc<LinkP
     }
 }
 
-/// Does the work that is needed only once per second. `seconds` counts the calls; `since` is the time since the
+/// Does the work that is needed only once per second. `second_count` counts the calls; `elapsed` is the time since the
 /// previous call.
 fn run_each_second(housekeeping: &Housekeeping, clients: &[Arc<Client>], since: Duration, seconds: usize) {
     age_keys(&housekeeping.engine, seconds);

@@ -15,7 +15,7 @@ pub(crate) struct MemoryOverhead {
     pub(crate) backlog: usize,
     /// Memory of replica connections, including log bytes retained beyond the backlog.
     pub(crate) replicas: usize,
-    /// The part of `replicas` that does not count towards `maxmemory`.
+    /// The part of the memory of replica connections that does not count towards `maxmemory`.
     pub(crate) beyond_backlog: usize,
     /// Memory of all clients that are not replicas.
     pub(crate) clients: usize,

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 pub(crate) struct MasterImports(Mutex<Jobs>);
 
 impl MasterImports {
-    /// Records a command of the stream that starts or ends an import. At most `max` finished imports are kept.
+    /// Records a command of the stream that starts or ends an import. At most `max_finished` finished imports are
+    /// retained.
     pub(super) fn record_change(&self, command: SyncSlots, now: Millis, max: usize) {
         match command {
             // Every snapshot repeats the running imports, so this import may be known already.
@@ -37,7 +38,7 @@ impl MasterImports {
         }
     }
 
-    /// Removes all but the newest `max` finished imports.
+    /// Removes all but the newest `max_finished` finished imports.
     pub(crate) fn drop_old(&self, max: usize) {
         self.0.lock().trim(max);
     }

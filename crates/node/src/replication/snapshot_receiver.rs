@@ -247,7 +247,7 @@ struct PartReader {
     is_complete: Arc<AtomicBool>,
 }
 
-/// Creates a queue and its reader. If all parts were sent, `whole` must be set before the sender is dropped.
+/// Creates a queue and its reader. If all parts were sent, `is_complete` must be set before the sender is dropped.
 fn part_queue(whole: Arc<AtomicBool>) -> (Sender<Vec<u8>>, PartReader) {
     let (pieces, incoming) = channel(MAX_QUEUED_PARTS);
     (pieces, PartReader { queue: incoming, current: Vec::new(), consumed: 0, is_complete: whole })

@@ -382,7 +382,7 @@ impl<'a> ShutdownTask<'a> {
     }
 }
 
-/// Returns a replica that has everything before `end`. The error says why no replica is asked to take over.
+/// Returns a replica that has the whole log. The error says why no replica is asked to take over.
 fn find_successor(server: &Server, end: ReplOffset) -> Result<NodeId, &'static str> {
     let legacy = "Unable to perform auto failover on shutdown since there are legacy replicas.";
     let in_sync = server.replication.list_successors(end).ok_or(legacy)?;
