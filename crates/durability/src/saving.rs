@@ -337,8 +337,8 @@ fn write_file(
     Ok(changes)
 }
 
-/// Keeps the file of a full resync after it has been loaded, so that this node can start from it, as in Redis. If the
-/// file cannot be kept, all data counts as unsaved.
+/// Makes the file of a full resync the RDB file of this node after it has been loaded, so that this node can start from
+/// it, as in Redis. If the file cannot be stored, all data counts as unsaved.
 pub fn keep_resync_file(durability: &Durability, file: tempfile::NamedTempFile, keys: u64) {
     // A running save belongs to a history that this node has left.
     durability.saving.cancel();
@@ -376,7 +376,7 @@ fn saved_file(durability: &Durability) -> SnapshotFile<SystemDisk> {
     SnapshotFile::new(SystemDisk::new(".".into()), &durability.config.get(keys::DBFILENAME))
 }
 
-/// Creates a temporary file that can later be [kept](keep_resync_file).
+/// Creates a temporary file for the snapshot of a full resync. It may become the RDB file of this node later.
 ///
 /// # Errors
 /// The file cannot be created.
