@@ -302,7 +302,7 @@ impl<B> AofDriver<B> {
         }
     }
 
-    /// Takes the result of the operation that [`Self::next_step`] returned.
+    /// Accepts the result of the operation that [`Self::next_step`] returned.
     pub fn complete(&mut self, now: Instant, completed: CompletedOperation, out: &mut Vec<AofAction>) {
         let CompletedOperation { bytes, is_write, outcome, sizes } = completed;
         self.buffer = bytes;
@@ -335,7 +335,7 @@ impl<B> AofDriver<B> {
         Ok(rewrite)
     }
 
-    /// Schedules a rewrite, which starts when [`Self::is_rewrite_due`] says so.
+    /// Schedules a rewrite. The process starts it when [`Self::is_rewrite_due`] returns true.
     pub fn schedule_rewrite(&mut self) {
         self.rewrites.scheduled = true;
     }
@@ -614,7 +614,7 @@ impl EnabledFile {
         self.stop_at.is_some_and(is_reached)
     }
 
-    /// When the pause after a write ends; `None` if somebody waits for the next operation.
+    /// When the pause after a write ends; `None` if a client waits for the next operation.
     fn pause(&self, now: Instant) -> Option<Instant> {
         let is_awaited = self.machine.policy() == FsyncPolicy::Always
             || self.stop_at.is_some()

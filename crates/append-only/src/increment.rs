@@ -60,7 +60,7 @@ pub(crate) struct PendingWrite {
 }
 
 impl Increment {
-    /// Continues a fully synced file of `bytes` bytes that ends at log offset `at`.
+    /// Creates the state of an existing, fully synced file of `bytes` bytes that ends at this log offset.
     pub(crate) fn continued(bytes: u64, at: ReplOffset) -> Self {
         let extent = FileExtent { bytes, mark: LogMark { at, history: None, at_boundary: true } };
         Self { head: Vec::new(), written: extent, synced: extent, torn: false, last_timestamp: 0 }

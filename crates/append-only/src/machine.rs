@@ -59,7 +59,7 @@ pub(crate) struct AppendOnly {
     /// Offset up to which a caller waits for the log to be synced.
     sync_target: Option<ReplOffset>,
     holding: bool,
-    /// The commit point that was last published, so that each one is published once.
+    /// The commit point that was last published. A commit point that has not changed is not published again.
     committed: Option<ReplOffset>,
 }
 
@@ -248,7 +248,7 @@ impl AppendOnly {
         self.delays
     }
 
-    /// Sets the number of delayed writes to zero (CONFIG RESETSTAT).
+    /// Resets the number of syncs that delayed a write (CONFIG RESETSTAT).
     pub(crate) fn reset_delays(&mut self) {
         self.delays = 0;
     }
@@ -274,7 +274,7 @@ impl AppendOnly {
         !self.file_versions.is_empty()
     }
 
-    /// Whether the log is synced up to `at`, as far as it is followed, and no operation is running.
+    /// Returns whether no operation is running and the current increment, if there is one, is synced up to `at`.
     #[must_use]
     pub(crate) fn has_synced(&self, at: ReplOffset) -> bool {
         let is_all = self.open.as_ref().is_none_or(|open| open.synced.mark.at >= at);
@@ -420,7 +420,8 @@ impl AppendOnly {
         self.begin_increment()
     }
 
-    /// Log offset up to which the current increment is written, as far as is known.
+    /// Log offset at which the current increment must end: the start of the next increment if one is reserved, at most
+    /// the end of the log.
     fn increment_end(&self) -> ReplOffset {
         self.next.map_or(self.log.end.offset, |next| next.at.offset.min(self.log.end.offset))
     }

@@ -604,8 +604,7 @@ pub fn save_at_shutdown(
         }
         append_only::sync_all_data(durability, unfinished)
             .map_err(|error| SaveError::Failed(anyhow::anyhow!("{error}")))?;
-        // Partially loaded data must not be saved. Nor must the data of a master that waits for a replica to replace
-        // it.
+        // Neither partially loaded data nor the data of a master that waits for a replica to replace it may be saved.
         let not_data = NodeFlags::LOADING.union(NodeFlags::EMPTY_MASTER);
         if !wanted || durability.engine.settings.node_flags().intersects(not_data) {
             return Ok(());

@@ -21,7 +21,7 @@ use report::MemoryReport;
 
 use crate::progress::{ProgressUnit, new_progress_bar};
 
-/// Output format.
+/// Output format of `redoubt rdb`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RdbFormat {
     /// Table.

@@ -145,7 +145,7 @@ impl CommitPoint {
         self.waiting.lock().retain(|(_, waiting), _| *waiting != client);
     }
 
-    /// Whether any client waits.
+    /// Returns whether any client waits for a commit.
     pub fn has_waiters(&self) -> bool {
         !self.waiting.lock().is_empty()
     }

@@ -122,7 +122,7 @@ impl SharedLog {
         self.replicas.store(count, Ordering::Relaxed);
     }
 
-    /// Registers a replica's client as reader until the guard is dropped.
+    /// Registers a replica's client as a reader until the guard is dropped.
     pub fn add_reader(&self, cursor: CursorId, client: &Arc<Client>) -> RegisteredReader<'_> {
         self.readers.lock().push((cursor, client.clone()));
         RegisteredReader { log: self, cursor }
@@ -141,7 +141,7 @@ impl SharedLog {
         }
     }
 
-    /// Counts a slot migration as reader until [`Self::end_migration`].
+    /// Counts a slot migration as a reader until [`Self::end_migration`].
     pub fn begin_migration(&self) {
         self.migrations.fetch_add(1, Ordering::AcqRel);
     }

@@ -25,7 +25,8 @@ use super::{Link, Migrations, credentials, next_wakeup, slots_of_command, topolo
 
 /// The maximum number of log bytes read at once.
 const CHUNK: usize = 64 * 1024;
-/// Writes are paused once at most this many bytes of the log are unsent, since these bytes can be sent quickly.
+/// Lower bound for `slot-migration-max-failover-repl-bytes`, the number of unsent log bytes at which writes may be
+/// paused. Fewer bytes are sent quickly anyway.
 const NEARLY_ALL: u64 = 64 * 1024;
 /// The maximum number of snapshot parts queued for sending.
 const PIECES_AHEAD: usize = 8;

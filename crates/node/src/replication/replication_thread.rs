@@ -27,7 +27,8 @@ use super::replica_task::{self, PeerOutput};
 use super::transfer::{self, Destination, MAX_QUEUED_PARTS, PartSender, SnapshotPart, SnapshotRequest};
 use super::{Replication, follower};
 
-/// How often the gates for commands are updated without an event, because they depend on the age of acknowledgements.
+/// How often the admission of commands is updated even without an event, because it depends on the age of
+/// acknowledgements.
 const GATE_UPDATE_PERIOD: Duration = Duration::from_secs(1);
 
 /// A connection that requested to become a replica (PSYNC or SYNC).

@@ -29,7 +29,7 @@ const OTHER_PATTERNS: &str = "(others)";
 
 #[derive(Debug, Default, Serialize)]
 struct DataSample {
-    /// The number of all keys, followed by the number of examined keys.
+    /// The number of all keys, including those that were not examined.
     keys: usize,
     sampled: usize,
     types: Vec<SampleGroup>,

@@ -30,10 +30,10 @@ pub(super) struct PatternStats<'a> {
     pub(super) keys: u64,
     /// Sum of the lengths of all keys in bytes.
     pub(super) key_bytes: u64,
-    /// Sum of the string lengths in bytes, followed by the number of strings.
+    /// Sum of the lengths of all string values in bytes.
     pub(super) string_bytes: u64,
     pub(super) strings: u64,
-    /// Number of hash fields, followed by the number and the bytes of the sampled field names.
+    /// Number of hash fields. The lengths of the names are known only for sampled fields.
     pub(super) fields: u64,
     pub(super) fields_seen: u64,
     pub(super) field_bytes_seen: u64,
