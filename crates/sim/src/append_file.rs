@@ -15,12 +15,13 @@ pub(crate) const AOF_NAME: &str = "a";
 
 pub(crate) type SimAofDriver = AofDriver<OpenFile>;
 
-/// Opens the folder of the append-only file on `disk`.
+/// Returns the AOF directory on `disk`.
 pub(crate) fn aof_folder(disk: &SimDisk) -> AofDirectory<SimDisk> {
     AofDirectory::new(disk.folder("appendonlydir/"), AOF_NAME)
 }
 
-/// The writer thread. Its operation takes time, so other events happen between the start and the end.
+/// The thread that writes the append-only file. An operation takes simulated time, so other events can happen before it
+/// finishes.
 pub(crate) struct AofWriter {
     executor: FileExecutor<SimDisk>,
     /// The operation in progress; `None` while the thread is idle.
@@ -41,7 +42,7 @@ impl AofWriter {
         self.pending.as_ref().map(PendingOperation::operation)
     }
 
-    /// Starts an operation, whose effects happen in [`Self::finish`].
+    /// Starts an operation. It takes effect in [`Self::finish`].
     pub(crate) fn begin(&mut self, pending: PendingOperation<OpenFile>) {
         self.pending = Some(pending);
     }

@@ -14,7 +14,7 @@ const KEYS_PER_TYPE: usize = 5;
 /// The number of keys that are only written by SET.
 const PLAIN_KEY_COUNT: usize = 6;
 
-/// A command as its name and arguments.
+/// The name of a command, followed by its arguments.
 pub(crate) type Words = Vec<String>;
 
 const LIBRARY: &str = "#!lua name=lib\nredis.register_function('put', function(keys, args) \
@@ -144,7 +144,7 @@ const BLOCKING_TEMPLATES: [(&str, &str); 8] = [
     ("BRPOPLPUSH l* l* ", "LLEN"),
     ("BZPOPMIN z* ", "ZCARD"),
     ("BZPOPMAX z* ", "ZCARD"),
-    // The id `$` means that the client waits only for entries added later, so no command counts the available ones.
+    // With the id `$`, XREAD returns only entries that are added later, so no counting command applies.
     ("XREAD BLOCK & STREAMS x* $", ""),
     ("XREADGROUP GROUP group two BLOCK & STREAMS x* >", ""),
 ];
@@ -162,12 +162,12 @@ fn slots() -> SlotSet {
         .collect()
 }
 
-/// Creates an engine that serves the slots of all client keys.
+/// Creates an executor whose engine serves every slot to which client keys may hash.
 pub(crate) fn executor(log: Box<dyn EffectLog>) -> Executor {
     Executor::new((&slots(), DATABASE_COUNT), None, log)
 }
 
-/// Returns the values of the keys that are only written by SET.
+/// Returns the values of the keys that clients write only with SET.
 pub(crate) fn plain_values(data: &mut Executor) -> Vec<String> {
     let names: Vec<String> = (0..PLAIN_KEY_COUNT).map(|number| format!("p{number}")).collect();
     let mut values = Vec::new();
@@ -221,8 +221,8 @@ pub(crate) fn read_commands(random: &mut RandomSource) -> Vec<Words> {
         .collect()
 }
 
-/// Returns a blocking command on keys that start with `tag`, and the command that counts its
-/// available elements, if there is one.
+/// Returns a blocking command on keys that start with `tag`, and a command that counts the elements for which it waits,
+/// if there is one.
 pub(crate) fn blocking_command(tag: &str, random: &mut RandomSource) -> (Words, Option<Words>) {
     let (line, length) = BLOCKING_TEMPLATES[random.below(BLOCKING_TEMPLATES.len())];
     let mut words = fill_template(line.trim_end(), tag, random, &mut 0);

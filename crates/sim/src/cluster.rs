@@ -1,13 +1,12 @@
-//! Simulates a cluster: the `gossip` machines of masters and replicas are real, everything else is
+//! Simulates a cluster. The `gossip` state machines of masters and replicas are the production code; everything else is
 //! simulated.
 //!
-//! A run begins with a formed cluster whose nodes restart from their `nodes.conf`. The machine's
-//! actions are carried out in order. Only actions marked `after_persist` wait for a pending disk
-//! write; a crash can come before, during or after it. The replicated data is simulated in
-//! [`crate::data`].
+//! A run begins with a formed cluster whose nodes restart from their `nodes.conf`. The actions of a state machine are
+//! carried out in order. Only actions marked `after_persist` wait for a pending disk write; a crash can come before,
+//! during or after the write. The replicated data is simulated in [`crate::data`].
 //!
-//! A link is an ordered stream like TCP. Even so, its packets may be lost, duplicated or delayed,
-//! because the bus must tolerate that.
+//! A link is an ordered stream like TCP. Even so, its packets may be lost, duplicated or delayed, because the bus must
+//! tolerate that.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -57,7 +56,7 @@ enum ClusterEvent {
         wire: u64,
         side: usize,
     },
-    /// A duplicated or delayed packet arrives outside of its link's order.
+    /// A duplicated or delayed packet arrives out of order.
     StrayPacket {
         from: usize,
         to: usize,
@@ -67,13 +66,13 @@ enum ClusterEvent {
         host: usize,
         incarnation: u64,
     },
-    /// Checks whether the writes that were running when a pause began have ended.
+    /// Checks whether all writes that were running when the pause began have ended.
     Drained {
         host: usize,
         incarnation: u64,
         running_writes: BTreeSet<u64>,
     },
-    /// A new topology becomes visible to all slots.
+    /// The new topology takes effect in all slots.
     Published {
         host: usize,
         incarnation: u64,
@@ -83,7 +82,7 @@ enum ClusterEvent {
         host: usize,
         incarnation: u64,
     },
-    /// Checks whether the replicas have acknowledged a slot change.
+    /// Checks whether the replicas have acknowledged the slot change.
     PendingSlotChange {
         host: usize,
         incarnation: u64,
@@ -94,7 +93,7 @@ enum ClusterEvent {
         number: u64,
         step: whole_moves::MigrationStep,
     },
-    /// Continues the MIGRATE with this number.
+    /// Continues the MIGRATE command with this number.
     MoveKeys(u64),
     OperatorCommand(operator::OperatorStep),
     ProcessDies {
@@ -106,31 +105,31 @@ enum ClusterEvent {
 /// The state of one process of the cluster.
 struct ClusterHost {
     ip: IpAddr,
-    /// The node id under which the process ran before its last restart.
+    /// The node id that the process had before its last restart.
     id: Option<NodeId>,
-    /// The offset of the wall clock in milliseconds.
+    /// How far the host's wall clock is ahead of simulated wall time, in milliseconds. May be negative.
     wall_clock_offset: i64,
     gossip: Option<Gossip>,
     driver: ClusterDriver,
-    /// When the host's machine was last called, by the host's own clock.
+    /// When the `gossip` state machine was last called, by the host's own clock.
     last_called_at: Instant,
     disk: Disk,
-    /// Actions of the machine that are still to be carried out.
+    /// Actions of the state machine that have not been carried out yet.
     pending_actions: VecDeque<ClusterAction>,
     /// Inputs that arrived while the driver thread was busy.
     pending_inputs: VecDeque<ClusterInput>,
     links: BTreeMap<LinkId, (u64, usize)>,
     accepted: u64,
     topology: Option<Arc<Topology>>,
-    /// The topology being published, and the writes that must end before it is visible.
+    /// The topology being published, and the running writes that must end before it takes effect.
     publishing: Option<(TopologyChange, BTreeSet<u64>)>,
-    /// The replication offset of which the machine wants to be notified once it is processed.
+    /// Once the node has processed the stream up to this offset, the state machine is notified.
     watched_offset: Option<ReplOffset>,
     /// The header data most recently received from each node.
     received_headers: BTreeMap<NodeId, ReceivedHeader>,
-    /// The rank with which the node stands for election; `None` for a manual failover.
+    /// The node's rank in the election that it takes part in; `None` for a manual failover.
     rank: Option<u32>,
-    /// The master that the node wants to replace.
+    /// The master that the node tries to replace by its election.
     failed_master: Option<NodeId>,
     last_token: u64,
     /// The operator's follow-up steps, by the token of the command that must succeed first.
@@ -151,28 +150,28 @@ struct ClusterWorld {
     last_wire: u64,
     /// Percentage of packets that links lose.
     loss: u32,
-    /// Representative slots of each initial master.
+    /// Some slots of each initial master, which represent all of its slots.
     sample_slots: Vec<Slot>,
-    /// Slots in migration, each with the deadline of its migration.
+    /// Slots that are being migrated, each with the time limit of its migration.
     moves: Vec<(operator::SlotMigration, Instant)>,
-    /// Atomic slot migrations in progress, and the number started so far.
+    /// The atomic slot migrations in progress, by number.
     whole_moves: BTreeMap<u64, AtomicMigration>,
     slots_migrated: u64,
-    /// Key migrations in progress, and the number started so far.
+    /// The MIGRATE commands in progress, by number.
     key_moves: BTreeMap<u64, KeyMigration>,
     keys_migrated: u64,
     takeovers: Takeovers,
     /// The node that lost its disk in this run, if any.
     disk_lost_by: Option<NodeId>,
-    /// Whether a replica must replace the lost node without an operator; `None` until that is known.
+    /// Whether a replica must replace the node in `disk_lost_by` without an operator; `None` until that is known.
     lost_is_replaced: Option<bool>,
-    /// Masters whose replica was moved away by an operator.
+    /// Masters whose only replica was moved away by an operator.
     masters_without_replica: BTreeSet<NodeId>,
-    /// Slots that an operator assigned to masters.
+    /// Slots, each with the master to which an operator assigned it.
     assigned_slots: BTreeSet<(NodeId, Slot)>,
-    /// When two nodes that can communicate began to serve one slot.
+    /// For each slot that two connected nodes serve, those nodes and when the conflict began.
     conflicting_owners: BTreeMap<(Slot, usize, usize), Instant>,
-    /// The number of address changes of a machine so far.
+    /// The number of hosts that have changed their address so far.
     address_changes: u8,
     invariants: Vec<invariants::NamedInvariant>,
 }
@@ -184,11 +183,11 @@ pub(crate) fn run(plan: Plan, traced: bool) -> RunResult {
 
 impl SimulatedSystem for ClusterWorld {
     const PHASES: Phases = Phases {
-        // The phase covers the two seconds that masters wait after their start.
+        // Includes the two seconds that masters wait after their start.
         settle: Duration::from_millis(2500),
         faults: Duration::from_secs(5),
         fault_interval_millis: (50, 1000),
-        // The phase covers the longest blacklist time plus a repeated election.
+        // Allows for the longest blacklist time plus a repeated election.
         converge: Duration::from_secs(60),
         stable: 3,
     };
@@ -281,7 +280,7 @@ impl SimulatedSystem for ClusterWorld {
     }
 
     fn continue_process(&mut self, host: usize) {
-        // A resumed process first notices that time has passed.
+        // A resumed process first notices how much time has passed.
         self.handle_input(host, ClusterInput::Deadline);
     }
 
@@ -353,12 +352,12 @@ impl ClusterWorld {
         self.simulation.takes_writes(host, slot.number())
     }
 
-    /// Returns the machine of a running host.
+    /// Returns the `gossip` state machine of a running host.
     fn gossip(&self, host: usize) -> &Gossip {
         self.hosts[host].gossip.as_ref().expect("a host that is up has its machine")
     }
 
-    /// Starts a node from its disk.
+    /// Starts a node with the `nodes.conf` on its disk.
     fn start(&mut self, host: usize) {
         let rng = self.simulation.random.split();
         let config = formation::config(self.hosts[host].ip);
@@ -383,7 +382,7 @@ impl ClusterWorld {
         self.simulation.begin_data(host);
     }
 
-    /// Restarts a machine at a new address. Old addresses are never reused.
+    /// Restarts the host at an address that was never used before.
     fn change_address(&mut self, host: usize) {
         self.address_changes += 1;
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 2, self.address_changes));
@@ -392,8 +391,8 @@ impl ClusterWorld {
         self.simulation.data.addresses[host] = address_of(ip);
     }
 
-    /// Records that an operator made a node forget its replica, so the replica no longer counts as a copy of the node's
-    /// data.
+    /// Records that an operator made a node forget its replica. From then on the replica does not count as a copy of
+    /// the node's data.
     fn record_forgotten(&mut self, host: usize) {
         let gossip = self.gossip(host);
         let own = |other: &ClusterHost| {
@@ -406,7 +405,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Passes an input to the machine, or queues it while the driver thread is busy.
+    /// Passes an input to the state machine, or queues it while the driver thread is busy.
     fn handle_input(&mut self, host: usize, input: ClusterInput) {
         if !self.is_driver_busy(host) && self.hosts[host].pending_inputs.is_empty() {
             return self.call_machine(host, input);
@@ -420,7 +419,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Returns whether the driver is publishing a topology or changing the role.
+    /// Returns whether the driver thread is publishing a topology or changing the node's role.
     fn is_driver_busy(&self, host: usize) -> bool {
         self.hosts[host].publishing.is_some() || self.simulation.data.stores[host].is_changing_role()
     }
@@ -431,7 +430,7 @@ impl ClusterWorld {
             .schedule_after(DRIVER_POLL_INTERVAL, ClusterEvent::ProcessQueuedInputs { host, incarnation });
     }
 
-    /// Passes the queued inputs to the machine, in order, until the driver thread is busy.
+    /// Passes queued inputs to the state machine, in order, until the driver thread becomes busy.
     fn process_queued_inputs(&mut self, host: usize) {
         if let Some(until) = self.simulation.frozen_until(host) {
             let incarnation = self.simulation.processes[host].incarnation;
@@ -449,8 +448,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Passes an input to the machine, preceded by the replication state, and carries out the
-    /// resulting actions.
+    /// Passes the replication state and then an input to the state machine, and carries out the resulting actions.
     fn call_machine(&mut self, host: usize, input: ClusterInput) {
         let (now, skew) = (self.simulation.now, self.simulation.processes[host].clock_offset);
         let facts = self.replication_state(host);
@@ -479,7 +477,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Extends the lease under which the node serves clients with its published topology.
+    /// Extends the lease that allows the node to serve clients under its published topology.
     fn renew_lease(&mut self, host: usize) {
         let ClusterHost { gossip: Some(gossip), last_called_at, .. } = &self.hosts[host] else { return };
         let until = gossip.lease().map_or(u64::MAX, |lease| nanos(*last_called_at + lease));
@@ -536,7 +534,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Makes the writer thread perform queued writes until the disk is busy.
+    /// Performs queued `nodes.conf` writes until the disk is busy.
     fn write_next_queued(&mut self, host: usize) {
         while self.simulation.processes[host].is_up
             && let Some((number, mut text, sync)) = self.hosts[host].disk.next_queued_write()
@@ -587,9 +585,9 @@ impl ClusterWorld {
                 self.takeovers.record_vote(voter, candidate);
                 self.check_invariants(&ClusterObservation::Voted { voter, epoch, candidate });
             }
-            // Crashing right after a vote and restarting before the election ends is the worst
-            // case. It happens often when the bug that it reveals is injected, because that test
-            // checks detection, not rarity.
+            // The worst case is a crash right after a vote and a restart before the election ends. It is made frequent
+            // when `UnsavedVotes` is injected, because the test of that bug checks that it is detected, not how rarely
+            // it occurs.
             let often =
                 if self.simulation.plan.injected_bug == Some(InjectedBug::UnsavedVotes) { 50 } else { 5 };
             if !self.simulation.healed && self.simulation.random.percent(often) {
@@ -627,7 +625,7 @@ impl ClusterHost {
     }
 }
 
-/// Wall-clock time at the simulated origin, a date in 2026.
+/// The wall-clock time when the simulated monotonic clock is zero, a date in 2026.
 const WALL: i64 = 1_790_000_000_000;
 
 fn address_of(ip: IpAddr) -> String {

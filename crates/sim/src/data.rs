@@ -1,13 +1,13 @@
-//! Simulates the data of processes and its replication. The machines of `replication` are real and run below the
-//! machines that decide each node's role.
+//! Simulates the data of processes and its replication. The state machines of `replication` are the production code;
+//! they take their orders from the state machines that decide each node's role.
 //!
 //! The log, both sides of PSYNC, the master's driver ([`replication::MasterDriver`]) and
 //! [`replication::WriteAuthority`] are the production code. The surrounding threads are simulated: workers that execute
 //! client commands ([`writes`]), the applier of a master's stream ([`following`]), replica connections and snapshots
 //! ([`serving`]), and role changes ([`roles`]). Each step whose intermediate state other threads can observe is an
-//! event of its own, so that the seed decides the interleaving: a write is admitted, starts under its slot's lock and
-//! ends; a role changes in the log, is published, and reaches the replication thread; the stream is applied command by
-//! command.
+//! event of its own, so that the seed decides the interleaving: a write is admitted, starts while its slot is locked,
+//! and ends; a role changes in the log, is published, and reaches the replication thread; the stream is applied command
+//! by command.
 //!
 //! The keyspace is a real engine ([`data_store`]), whose effects and snapshots are replicated. Client requests use
 //! commands of all types and follow redirections ([`requests`]). Each request ends with a write of a unique number,
@@ -53,7 +53,7 @@ mod writes;
 
 /// The wall-clock time at the beginning of a run.
 const WALL: i64 = 1_700_000_000_000;
-/// Interval at which a locked slot is tried again.
+/// Interval at which an operation that needs a locked slot is retried.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_micros(300);
 
 /// A step of one of a process's threads or of the network.
@@ -64,18 +64,18 @@ pub(crate) enum DataEvent {
         at: Process,
         request: Box<Request>,
     },
-    /// A slot that moved to another node is emptied.
+    /// Empties a slot that moved to another node.
     Leave {
         at: Process,
         key: Key,
     },
-    /// An import has ended, but a pause kept its keys from being deleted.
+    /// Ends an import whose keys could not be deleted earlier because writes were paused.
     Imported {
         at: Process,
         import: Box<Establish>,
         outcome: Result<(), String>,
     },
-    /// Commands finish executing and their effects enter the log.
+    /// A client's commands finish executing and their effects enter the log.
     End {
         at: Process,
         command: u64,
@@ -88,13 +88,13 @@ pub(crate) enum DataEvent {
     NextMessage {
         at: Process,
     },
-    /// A new replica waits until running writes have ended.
+    /// Starts to follow a master once running writes have ended.
     Start {
         at: Process,
         stream: StreamEpoch,
         under_way: BTreeSet<u64>,
     },
-    /// The applier executes the next command of the current stream segment.
+    /// The applier executes the next commands of the current stream segment.
     Apply {
         at: Process,
     },
@@ -102,11 +102,11 @@ pub(crate) enum DataEvent {
     File {
         at: Process,
     },
-    /// The shutdown of a stopping process makes progress, if it can.
+    /// Checks whether the shutdown of a stopping process can make progress.
     Stop {
         at: Process,
     },
-    /// A snapshot has replaced the data.
+    /// A snapshot has been loaded and has replaced the data.
     Loaded {
         at: Process,
     },
@@ -122,7 +122,7 @@ pub(crate) enum DataEvent {
         at: Process,
         transfer: TransferId,
     },
-    /// The log may have new data for a replica.
+    /// The log may contain data that was not sent to this replica yet.
     LogGrown {
         at: Process,
         peer: PeerId,
@@ -180,9 +180,9 @@ pub(crate) struct Data {
     writes: u64,
     /// The number of started requests, including retries.
     requests_started: u64,
-    /// The number of distinct values written by other commands.
+    /// The number of distinct values that client commands have written so far.
     values_issued: u64,
-    /// The slots in use.
+    /// The slots of all keys that clients use.
     slots: SlotSet,
     settings: Settings,
     invariants: Vec<NamedInvariant>,
@@ -193,7 +193,7 @@ pub(crate) struct Data {
 struct Settings {
     /// The value of `repl-backlog-size`, in bytes.
     backlog: u64,
-    /// The number of bytes by which a replica's cursor may be behind the end of the log.
+    /// The number of bytes by which a replica's cursor may trail the end of the log.
     max_lag: u64,
     /// Whether `repl-diskless-sync` and `dual-channel-replication-enabled` are on.
     diskless: bool,
@@ -203,10 +203,10 @@ struct Settings {
     replica_buffer_limit: u64,
     /// The largest chunk sent to a replica.
     max_chunk: usize,
-    /// The maximum time in microseconds from a command's arrival to its slot lock, and from there
-    /// to its end.
+    /// The maximum time, in microseconds, from the arrival of a command to the lock of its slot, and from the lock to
+    /// the end of the command.
     command: u64,
-    /// The maximum time, in microseconds, that slow commands of the stream take to apply.
+    /// The maximum time, in microseconds, that it takes to apply some commands of the stream.
     apply: u64,
     /// The value of `appendfsync` on processes with `appendonly yes`; `None` if no process has a file.
     appendfsync: Option<FsyncPolicy>,
@@ -217,7 +217,7 @@ struct Settings {
 }
 
 impl Data {
-    /// Creates data in these slots, in a cluster or standalone.
+    /// Creates the data of processes in a cluster, or of standalone processes. Clients use keys in `slots`.
     pub(crate) fn new(random: &mut RandomSource, slots: SlotSet, clustered: bool) -> Self {
         let settings = Settings {
             backlog: random.pick(&[0, 2000, 12_000, 1 << 20]),
@@ -251,13 +251,14 @@ impl Data {
         }
     }
 
-    /// Adds a process that is a master without data.
+    /// Adds a process, which is a master without data.
     pub(crate) fn add(&mut self, random: &mut RandomSource, now: Instant, address: String) {
         self.addresses.push(address);
         self.stores.push(ReplicaState::new(random, &self.settings, &self.slots, now));
     }
 
-    /// Returns a description of a replica that differs from its master after writes have stopped.
+    /// Describes a replica whose data differs from its master's although writes have stopped; `None` if there is no
+    /// such replica.
     pub(crate) fn disagreement(&self) -> Option<String> {
         let differs = |host: usize| {
             let master = self.stores[host].upstream()?;
@@ -322,7 +323,7 @@ impl<E: Debug> Simulation<E> {
         self.data.stores[host].data_store.takes_writes(key, self.wall_of(host))
     }
 
-    /// Pauses client writes until the given time by the process's clock.
+    /// Pauses client writes until the given time of the process's clock, or without a time limit.
     pub(crate) fn pause_writes(&self, host: usize, purpose: PausePurpose, until: Option<Instant>) {
         let engine = self.data.stores[host].engine();
         let until = until.map_or(Millis(i64::MAX), |until| Millis(WALL + until.as_millis() as i64));
@@ -335,7 +336,7 @@ impl<E: Debug> Simulation<E> {
         engine.pauses.unpause(&engine.settings, purpose);
     }
 
-    /// Schedules an event at a random time within the given number of microseconds.
+    /// Schedules an event at a random time within the next `micros` microseconds.
     fn data_within(&mut self, micros: u64, event: DataEvent) {
         let at = self.now + Duration::from_micros(self.random.below(micros as usize + 1) as u64);
         self.schedule_data(at, event);
@@ -351,8 +352,8 @@ impl<E: Debug> Simulation<E> {
         self.now + self.processes[host].clock_offset
     }
 
-    /// Ends a process. With `kept`, it can restart from its file. With `told`, its machine still runs and closes its
-    /// connections.
+    /// Ends a process. With `kept`, it can restart from its files. With `told`, its host still runs and closes the
+    /// connections of the process.
     pub(crate) fn end_data(&mut self, host: usize, kept: bool, told: bool) {
         self.break_links(host, told);
         let now = self.clock_of(host);
@@ -366,8 +367,8 @@ impl<E: Debug> Simulation<E> {
         self.check_invariants(host, DataChange::Restarted { keeps_data: kept });
     }
 
-    /// Starts a process in its role. A master takes a new replication id, since writes after its
-    /// file are lost.
+    /// Starts a process in its role. A master takes a new replication id, because writes after the end of its file are
+    /// lost.
     pub(crate) fn begin_data(&mut self, host: usize) {
         self.publish_role(host);
         let own = self.new_history();
@@ -380,7 +381,7 @@ impl<E: Debug> Simulation<E> {
         self.plan_data_tick(host);
     }
 
-    /// Occasionally saves an RDB file and expires keys.
+    /// Occasionally saves RDB files, expires keys and disturbs disks, and drives blocked clients.
     pub(crate) fn run_maintenance(&mut self) {
         for host in 0..self.data.stores.len() {
             if self.random.percent(2) && self.is_running(host) {
@@ -400,7 +401,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Records that a process no longer counts another as its replica; with `by` as `None`, no process does.
+    /// Records that `by` no longer counts this process as its replica, or that no process does if `by` is `None`.
     pub(crate) fn remove_replica(&mut self, host: usize, by: Option<usize>) {
         self.check_invariants(host, DataChange::Forgotten { master: by });
     }

@@ -8,7 +8,7 @@ use clock::Instant;
 #[derive(Debug, Clone)]
 pub(crate) struct DeliveryQueue<T> {
     items: VecDeque<(Instant, T)>,
-    /// Whether a delivery event for the first item is scheduled.
+    /// Whether an event is scheduled that delivers the first item.
     is_scheduled: bool,
 }
 
@@ -16,7 +16,7 @@ pub(crate) struct DeliveryQueue<T> {
 #[derive(Debug, Clone)]
 pub(crate) enum DeliveryPoll<T> {
     Item(T),
-    /// No item may be taken yet; poll again at this time.
+    /// The next item has not arrived yet, or the receiver is blocked; poll again at this time.
     Later(Instant),
     Empty,
 }
@@ -40,8 +40,8 @@ impl<T> DeliveryQueue<T> {
         self.items.is_empty()
     }
 
-    /// Takes the next item that has arrived. If the receiver is blocked, returns a poll time after `blocked_for`. An
-    /// empty queue needs no poll until the next push.
+    /// Returns the next item that has arrived. If the receiver is blocked, returns a poll time after `blocked_for`
+    /// instead. An empty queue need not be polled until the next push.
     pub(crate) fn next(&mut self, now: Instant, blocked_for: Option<Duration>) -> DeliveryPoll<T> {
         let first = self.items.front().map(|(at, _)| *at);
         self.is_scheduled = first.is_some();

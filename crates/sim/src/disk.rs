@@ -1,12 +1,12 @@
-//! A simulated disk that fails, fills up, tears writes, and forgets what was not synced.
+//! A simulated disk that fails, runs full, tears writes, and forgets what was not synced.
 //!
-//! A prefix of each file's bytes is durable. After a power failure some or none of the later bytes
-//! remain. Bytes whose sync failed are lost: a later sync reports success, but the disk holds
-//! zeros. Directory changes (create, rename, remove) become durable in order when the directory is
-//! synced; after a power failure some first part of the unsynced changes remains.
+//! A prefix of each file's bytes is durable. After a power failure none, some or all of the later bytes remain. Bytes
+//! whose sync failed are lost: a later sync reports success, but the disk then contains zeros. Changes of a directory
+//! (create, rename, remove) become durable, in order, when the directory is synced. After a power failure the first few
+//! unsynced changes remain.
 //!
-//! Any operation can fail after doing nothing, a part or all of its work, and the process can die
-//! within it. Then nothing reaches the disk until the restart.
+//! An operation can fail after performing none, some or all of its work, and the process can die during an operation.
+//! From then on nothing reaches the disk until the restart.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub(crate) enum ProcessDeath {
     PowerCut,
 }
 
-/// A change of a directory that is lost in a power failure until the directory is synced.
+/// A change of a directory. A power failure can undo it until the directory is synced.
 #[derive(Debug, Clone)]
 enum DirectoryChange {
     Name(String, usize),
@@ -62,7 +62,7 @@ struct State {
     changes: Vec<DirectoryChange>,
     random: RandomSource,
     injected_bug: Option<InjectedBug>,
-    /// The probability of failure per operation, in percent.
+    /// The probability that an operation fails, in percent.
     is_failing: u32,
     is_full: bool,
     /// The number of operations until the process dies; `None` if no death is planned.
@@ -75,11 +75,11 @@ struct State {
 #[derive(Debug, Clone)]
 pub(crate) struct SimDisk {
     state: Rc<RefCell<State>>,
-    /// The prefix in the names of all files in this directory.
+    /// The directory, as a prefix of the names of its files.
     folder: &'static str,
 }
 
-/// A file opened for writing, which keeps its identity when it is renamed.
+/// A file opened for writing. It stays the same file when it is renamed.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     disk: SimDisk,
@@ -87,11 +87,11 @@ pub(crate) struct OpenFile {
     file: usize,
 }
 
-/// The randomly drawn end of an operation.
+/// How an operation ends, drawn at random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OperationFate {
     Succeeds,
-    /// The operation fails after a part of its work or none.
+    /// The operation fails before it is complete. It may have done a part of its work.
     FailsEarly,
     /// The operation completes but reports an error.
     FailsLate,
@@ -132,7 +132,7 @@ impl SimDisk {
         self.state.borrow()
     }
 
-    /// Sets the probability of failure per operation, in percent.
+    /// Sets the probability that an operation fails, in percent.
     pub(crate) fn set_failing(&self, percent: u32) {
         self.state().is_failing = percent;
     }
@@ -142,7 +142,7 @@ impl SimDisk {
         self.state().is_full = full;
     }
 
-    /// Makes the process die after this many operations; `None` cancels that.
+    /// Makes the process die after this number of operations; `None` cancels an earlier call.
     pub(crate) fn set_death(&self, operations: Option<usize>) {
         self.state().operations_until_death = operations;
     }
@@ -152,7 +152,7 @@ impl SimDisk {
         self.borrow_state().is_dead
     }
 
-    /// Kills the process if it still runs, and restarts it.
+    /// Restarts the process after its death.
     pub(crate) fn restart(&self, death: ProcessDeath) {
         let state = &mut *self.state();
         (state.is_dead, state.operations_until_death) = (false, None);
@@ -161,7 +161,8 @@ impl SimDisk {
         }
     }
 
-    /// Performs an operation according to its fate; `early` performs only a part of the operation.
+    /// Performs an operation with a randomly drawn end. `early` performs the part of the operation that precedes a
+    /// failure.
     fn run_operation<T>(
         &self,
         needs_room: bool,
@@ -194,7 +195,7 @@ impl SimDisk {
 
     fn sync_content(&self, file: usize, lies: bool) -> io::Result<()> {
         let early = |state: &mut State| {
-            // The process dies, but pages that it has written stay in the kernel.
+            // If the process dies during the sync, its written pages stay in the kernel and are not lost.
             if !state.is_dead {
                 let file = &mut state.files[file];
                 let range = (file.durable.len(), file.readable.len());
@@ -215,7 +216,7 @@ impl SimDisk {
 }
 
 impl State {
-    /// Draws the fate of the next operation, and the error text if it fails.
+    /// Draws how the next operation ends, with the error text if it fails.
     fn draw_fate(&mut self, needs_room: bool) -> io::Result<(OperationFate, &'static str)> {
         if self.is_dead {
             return Err(io::Error::other("dead"));

@@ -17,7 +17,7 @@ use resp::{Args, Batch, ParseLimits, Parser};
 use slot_routing::{SlotSet, Topology};
 use snapshot_io::{LoadEvent, LoadHost, Loader, SnapshotState, WriteObserver};
 
-/// An engine, its command table and the thread that executes commands.
+/// A real engine, its command table, and one thread that executes commands.
 pub(crate) struct Executor {
     pub(crate) engine: Engine,
     pub(crate) commands: Arc<Commands>,
@@ -25,7 +25,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// Creates an executor for keys in these slots and databases; a topology enables cluster mode.
+    /// Creates an executor that serves these slots and databases. A topology enables cluster mode.
     pub(crate) fn new(
         (slots, databases): (&SlotSet, u16),
         topology: Option<Topology>,
@@ -45,8 +45,8 @@ impl Executor {
         Loader { engine, commands, threads: 1, verify_checksum: true, max_deletion_bytes: 0, host }
     }
 
-    /// Executes requests up to the first one that a pause blocks. Requests sent to the background complete before those
-    /// of any other client.
+    /// Executes requests up to the first one that a pause blocks. Requests that must run in the background are
+    /// completed before any other client's requests.
     pub(crate) fn run(
         &mut self,
         session: &mut Session,
@@ -67,7 +67,7 @@ impl Executor {
         (running, stop)
     }
 
-    /// Executes the remaining requests.
+    /// Executes the remaining requests until they end or something interrupts them.
     pub(crate) fn continue_execution(
         &mut self,
         session: &mut Session,
@@ -97,7 +97,7 @@ impl Executor {
         ExecutionStop::Ended
     }
 
-    /// Executes one command without a client.
+    /// Executes one command that does not come from a client.
     pub(crate) fn run_command(&mut self, db: u16, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
         let mut session = Session::new(0, CommandOrigin::Client, true);
         session.select(db);
@@ -111,7 +111,7 @@ impl Executor {
         self.run(session, wall, request).0.replies
     }
 
-    /// Ends the wait of a client whose reply is ready or whose timeout has passed; returns the reply.
+    /// Unblocks a client whose reply is ready or whose timeout has passed. Returns the reply.
     pub(crate) fn end_wait(&mut self, session: &mut Session, wall: Millis, how: UnblockReason) -> Vec<u8> {
         let mut reply = Vec::new();
         let dispatcher = self.commands.dispatcher(&self.engine);
@@ -130,7 +130,7 @@ impl Executor {
         }
     }
 
-    /// Returns a digest of all keys, values and functions.
+    /// Returns a digest of all keys, their values, and all functions.
     pub(crate) fn digest(&mut self, wall: Millis) -> String {
         let mut text = self.run_command(0, wall, &["DEBUG", "DIGEST"]);
         text.extend(self.run_command(0, wall, &["FUNCTION", "LIST"]));
@@ -160,7 +160,7 @@ impl Executor {
     }
 }
 
-/// Passes the commands of a file being loaded to the simulator.
+/// Passes commands to the simulator while a file is loaded. Progress reports are ignored.
 pub(crate) struct QuietLoadHost<'a> {
     pub(crate) now: Millis,
     /// Called for each command that the engine does not execute itself.
@@ -197,7 +197,7 @@ impl LoadHost for QuietLoadHost<'_> {
     fn report_event(&self, _told: LoadEvent<'_>) {}
 }
 
-/// Writes an RDB file for a snapshot at this position of its history, with auxiliary fields.
+/// Writes an RDB file. Its auxiliary fields contain the position of the snapshot in its history.
 pub(crate) fn write_rdb(
     state: SnapshotState,
     (position, wall): (Position, Millis),
@@ -229,7 +229,7 @@ pub(crate) fn nanos() -> u64 {
     0
 }
 
-/// The requests of one network read, and how many of them are executed.
+/// The requests of one network read, and the progress of their execution.
 pub(crate) struct RequestProgress {
     pub(crate) buffer: Vec<u8>,
     pub(crate) batch: Batch,
@@ -240,7 +240,7 @@ pub(crate) struct RequestProgress {
     pub(crate) replies: Vec<u8>,
     /// The number of executed requests that have no reply yet.
     pub(crate) unanswered_count: usize,
-    /// The first error of a command received from another node's stream.
+    /// The first error of a command that another node sent in a stream.
     pub(crate) failure: Option<String>,
 }
 
@@ -249,7 +249,7 @@ pub(crate) struct RequestProgress {
 pub(crate) enum ExecutionStop {
     /// All requests have been executed.
     Ended,
-    /// The next request must run in the background.
+    /// The next request must run in the background, because it may take long or its slots are locked.
     Long,
     /// The time slice is used up.
     TimeSliceOver,
@@ -275,7 +275,7 @@ impl RequestProgress {
     }
 }
 
-/// Takes a session back from the background thread, if it is there.
+/// Takes a session back from the background thread, if the session is there.
 pub(crate) fn return_from_background(session: &mut Session) {
     if session.background() == BackgroundMode::Offloaded(OffloadReason::SlowCommand) {
         session.set_background(BackgroundMode::Offloadable);

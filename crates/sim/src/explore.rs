@@ -1,4 +1,4 @@
-//! Runs many seeds on all cores.
+//! Runs many seeds in parallel on all cores.
 
 use std::any::Any;
 use std::ops::Range;
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::{Plan, run};
 
-/// What a run of many seeds found.
+/// The result of runs with many seeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchResult {
-    /// The first seed found to fail, with its violation; `None` if all passed.
+    /// The first seed that was found to fail, with a description of the violation; `None` if all passed.
     pub failed: Option<(u64, String)>,
     /// The number of promotions in all runs.
     pub promotions: usize,
 }
 
-/// Runs the plan of each seed until one fails.
+/// Runs the plan of each seed, on all cores, until one run fails.
 pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> SearchResult {
     let (next, promotions) = (AtomicU64::new(seeds.start), AtomicUsize::new(0));
     let failed = Mutex::new(None);
@@ -43,7 +43,7 @@ pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> SearchRe
     SearchResult { failed: failed.into_inner().expect("no run panics"), promotions: promotions.into_inner() }
 }
 
-/// Runs a part of a simulation and converts a panic into a violation.
+/// Runs a part of a simulation and turns a panic into a violation.
 pub(crate) fn catch_panic(part: impl FnOnce()) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(part))
         .map_err(|panic| format!("panicked: {}", panic_message(panic.as_ref())))

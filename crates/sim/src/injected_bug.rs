@@ -1,7 +1,7 @@
 //! Bugs that can be injected to show that the simulator detects them.
 //!
-//! No bug is in the machines. Each one is a fault of the simulated environment: a disk that loses data, an altered
-//! input, or an action that is not carried out.
+//! The state machines themselves have no bugs. Each injected bug is a fault of the simulated environment: a disk that
+//! loses data, an altered input, or an action that is not carried out.
 
 use clap::ValueEnum;
 
@@ -11,10 +11,10 @@ pub enum InjectedBug {
     /// Votes are not written to disk.
     #[value(alias = "forgotten-votes")]
     UnsavedVotes,
-    /// Nothing reaches the disk except the node id and, on a sentinel, the known sentinels.
+    /// Nothing is written to disk except the node id and, on a sentinel, the known sentinels.
     #[value(alias = "forgotten-writes")]
     LostDiskWrites,
-    /// A candidate, or a node that suspects the master, needs no majority.
+    /// A candidate, or a node that suspects its master, needs no majority.
     IgnoredQuorum,
     /// A master ignores claims on its slots.
     #[value(alias = "unheard-claims")]
@@ -25,13 +25,12 @@ pub enum InjectedBug {
     /// Gossip omits nodes without an address.
     #[value(alias = "unnamed-suspects")]
     OmittedSuspects,
-    /// A replica that dropped its data for a snapshot that failed to load still reports its old
-    /// offset.
+    /// A replica that dropped its data for a snapshot that then failed to load still reports its old offset.
     #[value(alias = "unheard-losses")]
     UnreportedDataLoss,
     /// A node keeps serving when its machine reports the cluster as down.
     ServingWhenDown,
-    /// A server accepts an order to follow another but does nothing.
+    /// A server accepts an order to follow another server but does not follow it.
     IgnoredOrders,
     /// A node becomes a replica, or reports its offset, before running writes have ended.
     #[value(alias = "unawaited-writes")]
@@ -44,13 +43,13 @@ pub enum InjectedBug {
     ReplicaLogsClientWrites,
     /// Only the last command of a pipeline enters the log.
     UnloggedEffects,
-    /// A transaction interrupted by a broken link continues with the data of the next link.
+    /// A transaction that a broken link interrupted continues with the data of the next link.
     #[value(alias = "kept-transactions")]
     ResumedTransactions,
-    /// A replica that sends a keepalive counts as having received everything sent.
+    /// A replica that sends a keepalive counts as having received all bytes sent to it.
     #[value(alias = "counted-early")]
     EarlyAcknowledgement,
-    /// A master that returns without its data serves and is replicated at once.
+    /// A master that returns without its data accepts clients and replicas at once.
     #[value(alias = "empty-masters")]
     EmptyMasterServes,
     /// Atomically migrated slots are handed over before the last writes are sent.
@@ -68,26 +67,27 @@ pub enum InjectedBug {
     EarlyReply,
     /// A new replica replies to writes that it began as a master.
     ReplyAfterDemotion,
-    /// The next increment begins at the log position of the base's writing instead of its snapshot.
+    /// The next increment begins at the log offset at which the base was written, instead of the offset of its
+    /// snapshot.
     #[value(alias = "late-cut")]
     LateIncrementStart,
-    /// An increment in use is created again.
+    /// An increment that is in use is created again, which truncates it.
     #[value(alias = "twice-begun")]
     RecreatedIncrement,
     /// A base file is renamed into place before it is synced.
     UnsyncedBase,
     /// An RDB file is renamed into place before it is synced.
     UnsyncedSave,
-    /// The torn end of a file is not truncated.
+    /// The torn end of a file is not truncated when the file is loaded.
     #[value(alias = "kept-tail")]
     UntruncatedTail,
     /// The disk returns corrupted bytes when a file is read.
     #[value(alias = "flipped-bits")]
     CorruptedReads,
-    /// Progress reports of the file are lost.
+    /// Progress reports of the append-only file are lost.
     #[value(alias = "unheard-commits")]
     LostFileProgress,
-    /// A client's connection never checks whether its wait is over.
+    /// The server never checks whether a blocked client can continue.
     #[value(alias = "endless-waits")]
     MissedWakeups,
     /// WATCH does not watch the key, so EXEC is never aborted.

@@ -1,4 +1,4 @@
-//! The trait of invariants, and types from which invariants are built.
+//! The trait of invariants, and types for building invariants.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -27,7 +27,7 @@ impl<K: Ord, V: PartialEq + Clone> SetOnce<K, V> {
     }
 }
 
-/// Values that must never decrease, by key.
+/// Values that must never decrease, one per key.
 #[derive(Debug)]
 pub(crate) struct NonDecreasing<K, N>(BTreeMap<K, N>);
 
@@ -50,7 +50,7 @@ impl<K: Ord + Display + Clone, N: Ord + Copy + Display> NonDecreasing<K, N> {
         Ok(())
     }
 
-    /// Forgets a key, so that its next value may be lower.
+    /// Forgets the value of a key, so that its next value may be lower.
     pub(crate) fn remove(&mut self, whose: &K) {
         self.0.remove(whose);
     }

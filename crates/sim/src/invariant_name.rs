@@ -2,8 +2,8 @@
 
 use clap::ValueEnum;
 
-/// An invariant, named like its file in `invariants/`. Cluster and sentinel invariants that check
-/// the same property share a name.
+/// An invariant, named after its file in `invariants/`. Cluster and sentinel invariants that check the same property
+/// share a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum InvariantName {
     /// All nodes agree after the faults have ended.
@@ -22,7 +22,7 @@ pub enum InvariantName {
     Durable,
     /// Epochs never decrease, even across crashes.
     Epochs,
-    /// A replica that takes over has sufficiently recent data.
+    /// A replica takes over only if its data is sufficiently recent.
     Freshness,
     /// A replica promoted by a handover has every acknowledged write.
     Handover,
@@ -34,7 +34,7 @@ pub enum InvariantName {
     Minority,
     /// A write that reached a promoted replica survives.
     NoLoss,
-    /// Every value was written by a client.
+    /// Every stored value was written by a client.
     NoInvention,
     /// A node with data does not replicate a master that lost its data.
     NoErasure,
@@ -50,11 +50,11 @@ pub enum InvariantName {
     Prefix,
     /// Replicas at the same offset have their master's data.
     SameData,
-    /// An RDB file whose save has completed is loaded with all its data.
+    /// The RDB file contains all data of the last completed save.
     Saved,
-    /// Clients read the data that the history defines.
+    /// Clients read exactly the data that the log defines.
     Served,
-    /// Every wait of a client ends.
+    /// Every blocked client is eventually served.
     Waits,
     /// A node that claims atomically migrated slots has every acknowledged write.
     WholeMoves,

@@ -1,15 +1,15 @@
-//! Runs the real protocol machines on a simulated network with simulated clocks and disks.
+//! Runs the real protocol state machines on a simulated network, with simulated clocks and disks.
 //!
 //! One seed decides everything: latency, loss, duplication and reordering of messages, partitions (also one-way),
-//! crashes with and without the disk, restarts, clock jumps, slow nodes, and operator actions. A failure is therefore
-//! reproduced by its seed.
+//! crashes with and without loss of the disk, restarts, clock jumps, slow nodes, and operator actions. A failure is
+//! therefore reproduced by its seed.
 //!
-//! The data is simulated with the real machines that manage it: client writes, their replication, and the surviving
-//! data after a failover.
+//! The data is managed by the real state machines: client writes, their replication, and the data that survives a
+//! failover.
 //!
 //! A run has two phases. The first phase injects faults and checks **safety**: the invariants, one file each, after
-//! every event. In the second phase the network heals and all processes are restarted; it checks **liveness**: within a
-//! time limit all nodes must agree. A panic inside a machine is a violation, too.
+//! every event. In the second phase the network heals and all processes are restarted. This phase checks **liveness**:
+//! within a time limit all nodes must agree. A panic inside a state machine is also a violation.
 //!
 //! References: TigerBeetle's VOPR for the two phases; FoundationDB's simulation for the rest.
 #![forbid(unsafe_code)]
@@ -71,7 +71,7 @@ pub enum Machine {
     Node,
 }
 
-/// What a run found, and the evidence that it is reproducible.
+/// The result of a run, and the evidence that the run is reproducible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunResult {
     /// The first violation and its time; `None` if all invariants hold.
@@ -80,7 +80,7 @@ pub struct RunResult {
     pub digest: u64,
     /// The text of the event trace; empty unless requested.
     pub trace: Vec<String>,
-    /// The number of promotions, or of node starts: a measure of how much was tested.
+    /// The number of promotions, or of node starts if a single node is simulated. Tells how much was tested.
     pub promotions: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Connects the cluster bus with the simulated data: the bus learns the replication state, and the data follows the
-//! decisions of the bus.
+//! Connects the cluster bus with the simulated data: passes the replication state to the bus, and carries out the
+//! decisions of the bus on the data.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,9 +15,9 @@ use super::{ClusterEvent, ClusterWorld};
 use crate::InjectedBug;
 use crate::data::{Key, RoleChange};
 
-/// Poll interval while running writes are being waited for.
+/// Interval between checks whether running writes have ended.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_micros(500);
-/// Poll interval for replica acknowledgements of a slot change.
+/// Interval between checks whether replicas have acknowledged a slot change.
 const ACK_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A slot change that was sent to replicas, with the expected acknowledgements.
@@ -32,7 +32,7 @@ pub(super) struct PendingSlotChange {
 }
 
 impl ClusterWorld {
-    /// Sends a slot change to the replicas and waits until all connected ones have it.
+    /// Sends a slot change to the replicas. With `confirm`, waits until all connected replicas have acknowledged it.
     pub(super) fn send_slot_change(
         &mut self,
         host: usize,
@@ -54,7 +54,8 @@ impl ClusterWorld {
         }
     }
 
-    /// Checks whether the replicas have acknowledged the slot change, which fails at its deadline.
+    /// Checks whether enough replicas have acknowledged the slot change. After its deadline the change counts as
+    /// failed.
     pub(super) fn check_slot_change_acks(&mut self, host: usize, told: PendingSlotChange) {
         let has_it = |(_, acknowledged): &(usize, ReplOffset)| *acknowledged >= told.offset;
         let held =
@@ -96,7 +97,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Returns the replication state for the machine.
+    /// Returns the replication state as the `gossip` state machine needs it.
     pub(super) fn replication_state(&self, host: usize) -> ReplicationStatus {
         let store = &self.simulation.data.stores[host];
         let mut facts = ReplicationStatus { offset: store.failover_offset(), source: store.source() };
@@ -115,7 +116,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Publishes a topology: slots that become the node's own at once, the others a moment later.
+    /// Publishes a topology. Slots that the node gains take effect at once, the others a moment later.
     pub(super) fn publish(&mut self, host: usize, topology: Topology) {
         self.simulation.empty_returning_slots(host, &topology);
         let (store, topology) = (&self.simulation.data.stores[host], Arc::new(topology));
@@ -130,7 +131,7 @@ impl ClusterWorld {
     pub(super) fn on_published(&mut self, host: usize) {
         let Some((rerouting, under_way)) = self.hosts[host].publishing.take() else { return };
         let store = &self.simulation.data.stores[host];
-        // Each slot learns the change under its own lock, so running writes must end first.
+        // Each slot is switched while it is locked, so running writes must end first.
         if !store.has_drained(&under_way) {
             self.hosts[host].publishing = Some((rerouting, under_way));
             let incarnation = self.simulation.processes[host].incarnation;
@@ -142,7 +143,7 @@ impl ClusterWorld {
         self.run_pending_actions(host);
     }
 
-    /// Blocks new writes and waits until running writes end.
+    /// Blocks new writes and waits until all running writes have ended.
     pub(super) fn pause(&mut self, host: usize, until: Instant) {
         self.simulation.pause_writes(host, PausePurpose::Failover, Some(until));
         let under_way = self.simulation.data.stores[host].under_way();

@@ -1,7 +1,6 @@
-//! A node's disk with its `nodes.conf`, which is written completely and renamed into place.
+//! A node's disk, which holds its `nodes.conf`. The file is always rewritten completely and renamed into place.
 //!
-//! A written file survives the death of the process; only a synced file is sure to survive a power
-//! failure.
+//! A written file survives the death of the process, but only a synced file is sure to survive a power failure.
 
 use std::collections::VecDeque;
 
@@ -13,9 +12,9 @@ pub(super) struct Disk {
     readable: Option<String>,
     /// The oldest content that can remain after a power failure.
     synced: Option<String>,
-    /// The synced write in progress, which blocks the disk.
+    /// The number and content of the synced write in progress, during which the disk is busy.
     pending: Option<(u64, String)>,
-    /// Queued writes, each with its number, its content, and whether to sync.
+    /// Queued writes, each with its number, its content, and whether it must be synced.
     queued_writes: VecDeque<(u64, String, bool)>,
     last_queued: u64,
 }
@@ -25,7 +24,7 @@ impl Disk {
         Self { readable: Some(nodes_conf.clone()), synced: Some(nodes_conf), ..Self::default() }
     }
 
-    /// Queues a write of the whole file; with `sync`, it must survive a power failure.
+    /// Queues a write of the whole file. With `sync`, the file is also synced.
     pub(super) fn queue_write(&mut self, text: String, sync: bool) {
         self.last_queued += 1;
         self.queued_writes.push_back((self.last_queued, text, sync));
@@ -53,7 +52,7 @@ impl Disk {
         number
     }
 
-    /// Kills the process, perhaps in the middle of a write.
+    /// Handles the death of the process, which may happen in the middle of a write.
     pub(super) fn process_died(&mut self, random: &mut RandomSource) {
         (self.queued_writes, self.last_queued) = (VecDeque::new(), 0);
         if let Some((_, text)) = self.pending.take()
@@ -77,7 +76,7 @@ impl Disk {
     }
 }
 
-/// Implements an injected bug: returns a `nodes.conf` without the last vote epoch.
+/// Implements the injected bug `UnsavedVotes`: returns a `nodes.conf` without the last vote epoch.
 pub(super) fn without_votes(text: &str) -> String {
     let kept = text.split("lastVoteEpoch ").next().unwrap_or_default();
     format!("{kept}lastVoteEpoch 0\n")

@@ -10,7 +10,7 @@ use crate::data::ReplicaState;
 
 /// How a process ends and what survives its end.
 struct ProcessEnd {
-    /// Whether the machine keeps its power, so that its peers notice the end.
+    /// Whether the host keeps its power, so that peers of the process notice its end.
     keeps_power: bool,
     /// Whether the data on the disk survives.
     keeps_data: bool,
@@ -21,7 +21,7 @@ impl ClusterWorld {
     /// Injects one fault or one operator action.
     pub(super) fn inject_random_fault(&mut self) {
         let host = self.simulation.random.below(self.hosts.len());
-        // The situation that reveals an injected bug is made frequent.
+        // Some injected bugs show only during atomic slot migrations, so these are made frequent.
         let often = matches!(
             self.simulation.plan.injected_bug,
             Some(InjectedBug::EarlySlotHandover | InjectedBug::LateClaims)
@@ -67,8 +67,8 @@ impl ClusterWorld {
         (!masters.is_empty()).then(|| self.simulation.random.pick(&masters))
     }
 
-    /// Kills a process, sometimes with its machine, and schedules its restart. Once per run its
-    /// disk may be lost, too.
+    /// Kills a process, sometimes by cutting the power of its host, and schedules its restart. At most once per run the
+    /// disk is lost as well.
     pub(super) fn crash(&mut self, host: usize, longest: u64) {
         if !self.simulation.processes[host].is_up {
             return;
@@ -81,7 +81,7 @@ impl ClusterWorld {
         self.end_process(host, longest, ProcessEnd { keeps_power: powered, keeps_data: kept, loses_disk });
     }
 
-    /// Schedules the restart of a process that has shut down on purpose.
+    /// Schedules the restart of a process that has shut down by itself.
     pub(super) fn stop(&mut self, host: usize) {
         self.simulation.trace(|| format!("host {host} stops"));
         self.end_process(host, 4000, ProcessEnd { keeps_power: true, keeps_data: true, loses_disk: false });
@@ -125,8 +125,8 @@ impl ClusterWorld {
         }
         self.simulation.end_data(host, kept && !loses_disk, powered);
         self.break_wires(host, powered);
-        // A supervisor may restart the process before its failure is detected; without its disk it
-        // then has a new node id at the old address.
+        // A supervisor may restart the process before its failure is detected. If it lost its disk, it then has a new
+        // node id at the old address.
         let (shortest, longest) = match loses_disk && self.simulation.random.percent(50) {
             true => (0, 60),
             false => (longest / 80, longest),
@@ -134,7 +134,7 @@ impl ClusterWorld {
         self.simulation.schedule_restart(host, shortest, longest);
     }
 
-    /// Returns whether another node has a copy of the host's data.
+    /// Returns whether another node has a copy of this host's data.
     fn is_replaceable(&self, host: usize) -> bool {
         let stores = &self.simulation.data.stores;
         let copies = |other: &ReplicaState| other.upstream() == Some(host) && other.is_in_sync();

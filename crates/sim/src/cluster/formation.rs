@@ -1,4 +1,4 @@
-//! Creates the initial cluster: each replica's master and each node's `nodes.conf`.
+//! Creates the initial cluster: assigns a master to each replica and writes each node's `nodes.conf`.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::RandomSource;
 
 pub(super) const PORT: u16 = 6379;
 pub(super) const BUS_PORT: u16 = 16379;
-/// The number of representative slots per master that a run observes.
+/// The number of slots per master that a run observes, as representatives of the others.
 const SAMPLES: usize = 3;
 
 pub(super) struct Formation {
@@ -25,9 +25,9 @@ pub(super) fn config(ip: IpAddr) -> ClusterConfig {
         AnnouncedAddress { ip: Some(ip), port: PORT, bus_port: BUS_PORT, ..AnnouncedAddress::default() };
     ClusterConfig {
         node_timeout: NODE_TIMEOUT,
-        // The time is shorter than a run, so that forgotten nodes can rejoin within the run.
+        // Shorter than a run, so that forgotten nodes can rejoin within the run.
         blacklist_ttl: Duration::from_secs(5),
-        // The time suffices for three election attempts.
+        // Long enough for three election attempts.
         empty_master_timeout: Duration::from_secs(20),
         manual_failover_timeout: Duration::from_secs(2),
         announce,
@@ -35,7 +35,7 @@ pub(super) fn config(ip: IpAddr) -> ClusterConfig {
     }
 }
 
-/// Creates the initial cluster: at least three masters, followed by their replicas in turn.
+/// Creates the initial cluster: at least three masters, and replicas that are distributed evenly among them.
 pub(super) fn form(nodes: usize, random: &mut RandomSource) -> Formation {
     let nodes = nodes.max(4);
     let masters = (nodes / 2).clamp(3, 5);

@@ -23,23 +23,23 @@ mod whole_moves;
 pub(super) enum ClusterObservation<'a> {
     /// A voter sends its vote.
     Voted { voter: NodeId, epoch: Epoch, candidate: NodeId },
-    /// A replica was elected. `voters` are the masters with slots in its view; `by_majority` is set if no voter was
+    /// A replica was elected. `voters` are the masters with slots in its view. `by_majority` is false if a voter was
     /// promoted by TAKEOVER.
     ElectionWon { winner: NodeId, epoch: Epoch, voters: Vec<NodeId>, by_majority: bool },
     /// A master announces the epoch under which it claims its slots.
     EpochClaimed { id: NodeId, epoch: Epoch },
     /// A node starts to route requests by this topology.
     Published { topology: &'a Topology },
-    /// A node died during a write, or its machine failed, so state that the node had not announced may be lost.
+    /// A node died during a write, or its host lost power, so state that the node has not announced may be lost.
     LostWrites { id: NodeId },
     /// An operator reset the node with CLUSTER RESET.
     Reset { id: NodeId },
 }
 
-/// An event invariant, with the name under which violations are reported.
+/// An invariant that checks events, with the name under which its violations are reported.
 pub(super) type NamedInvariant = (InvariantName, Box<dyn for<'a> Invariant<ClusterObservation<'a>>>);
 
-/// Returns all event invariants. `claims`, `freshness`, `key_moves`, `minority`, `whole_moves` and
+/// Returns all invariants that check events. `claims`, `freshness`, `key_moves`, `minority`, `whole_moves` and
 /// `coverage` check states instead.
 pub(super) fn all() -> Vec<NamedInvariant> {
     vec![

@@ -1,7 +1,6 @@
-//! Migrates keys with MIGRATE as redis-cli does. The node's machine
-//! ([`engine::migration::Migration`]) is real; a simulated driver captures, sends and releases keys
-//! as the machine requests. Clients keep writing to the slot at the source and, redirected by ASK,
-//! at the target.
+//! Migrates keys with MIGRATE as redis-cli does. The state machine ([`engine::migration::Migration`]) is the production
+//! code. A simulated driver captures, sends and releases keys as the state machine requests. Meanwhile clients write to
+//! the slot at the source and, after an ASK redirection, at the target.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use super::operator::{self, SlotMigration};
 use super::{ClusterEvent, ClusterWorld};
 use crate::InjectedBug;
 
-/// Poll interval for steps that could not be finished.
+/// Interval at which a postponed step is retried.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The timeout given to MIGRATE.
 const MIGRATE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -25,13 +24,13 @@ const MIGRATE_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct KeyMigration {
     it: SlotMigration,
-    /// The incarnations of the source and target process when the link was opened.
+    /// The incarnations of the source and target process when the connection was opened.
     incarnations: [u64; 2],
     machine: Migration,
     step: MigrateStep,
     keys: Vec<Vec<u8>>,
     locked_slots: Vec<Slot>,
-    /// Bytes in flight to the target, with their arrival time.
+    /// Bytes in flight to the target, with the time at which they arrive.
     sent: Option<(Instant, Vec<u8>)>,
     answers: VecDeque<(Instant, Value)>,
 }
@@ -44,7 +43,7 @@ impl ClusterWorld {
         }
         let keys = self.simulation.data.stores[it.from].names(it.slot);
         if keys.is_empty() {
-            // Sometimes only the source gets the command, and the target must notice the new owner by itself.
+            // Sometimes SETSLOT is sent only to the source, and the target must learn by itself that it owns the slot.
             let source_alone = self.simulation.random.percent(15);
             let step = if source_alone {
                 operator::OperatorStep::AssignAtSource
@@ -118,7 +117,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Returns the result of the step that is due, or `None` if the step needs more time.
+    /// Returns the result of the step that is due, or `None` if the step must be retried later.
     fn step_result(&mut self, number: u64) -> Option<MigrateStepResult> {
         let reached = self.reaches_target(number);
         let one = self.key_moves.get_mut(&number)?;
@@ -127,7 +126,7 @@ impl ClusterWorld {
         let wall = self.simulation.wall_of(from);
         let store = &mut self.simulation.data.stores[from];
         match &one.step {
-            // Another command holds the slot's lock, so the step must wait.
+            // The slot is locked by another command, so the step must wait.
             MigrateStep::Capture { .. } | MigrateStep::Release { .. } if store.is_locked(slot.number()) => {
                 None
             }
@@ -173,7 +172,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Returns whether the target process of the link still runs and can be reached.
+    /// Returns whether the process at the target is still the same and can be reached.
     fn reaches_target(&self, number: u64) -> bool {
         self.key_moves.get(&number).is_some_and(|one| {
             let SlotMigration { from, to, .. } = one.it;
@@ -202,8 +201,8 @@ impl ClusterWorld {
         }
     }
 
-    /// Returns the slot migration to which the MIGRATE belongs, if the target is still the original process and a
-    /// master.
+    /// Returns the slot migration to which a MIGRATE command belongs. `None` if the target process has restarted or is
+    /// a replica.
     pub(super) fn endpoints_of_key_migration(&self, number: u64) -> Option<SlotMigration> {
         let one = self.key_moves.get(&number)?;
         let to = one.it.to;

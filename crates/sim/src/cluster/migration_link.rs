@@ -1,8 +1,8 @@
-//! Simulates the connections of an atomic slot migration: ordered bytes, or the end of the connection. A new connection
-//! replaces the old one, whose bytes in flight are lost.
+//! Simulates the connections of an atomic slot migration. A connection carries ordered bytes or its end. A new
+//! connection replaces the old one, whose bytes in flight are lost.
 //!
-//! At the target a connection begins at the listener, which handles the first commands as a node's listener does:
-//! ESTABLISH or RESUME passes the connection on to the driver.
+//! At the target the listener reads the first commands of a connection, as in a real node. ESTABLISH or RESUME then
+//! hands the connection over to the driver.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use super::whole_moves::{MigrationStep, SOURCE, TARGET};
 use super::{ClusterEvent, ClusterWorld};
 use crate::delivery_queue::{DeliveryPoll, DeliveryQueue};
 
-/// Bytes held back by the network are sent again after this time.
+/// Bytes delayed by the network are sent again after this time.
 const RESEND_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(super) struct MigrationLink {
-    /// The number of connections opened so far; only the last one may be open.
+    /// The number of the current connection, the last one that was opened.
     connection: u64,
     state: ConnectionState,
     /// The items in flight to each side.
@@ -51,7 +51,7 @@ impl MigrationLink {
         Self { connection: 0, state: ConnectionState::Closed, queues, is_resumable }
     }
 
-    /// Returns whether no item is in flight and none can arrive any more.
+    /// Returns whether no bytes and no connection end are in flight.
     pub(super) fn is_quiet(&self) -> bool {
         self.queues.iter().all(DeliveryQueue::is_empty)
     }
@@ -70,7 +70,7 @@ impl ClusterWorld {
         self.simulation.schedule_after(time, ClusterEvent::Move { number, step });
     }
 
-    /// A connection attempt reaches its host. A frozen process still accepts connections.
+    /// Handles a connection attempt that reaches its host. A frozen process still accepts connections.
     pub(super) fn on_move_dialled(&mut self, number: u64, connection: u64, until: Instant) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         if one.link.connection != connection || one.link.state != ConnectionState::Dialling {
@@ -81,7 +81,7 @@ impl ClusterWorld {
         if self.simulation.cannot_communicate(from, to) || !self.simulation.processes[to].has_power {
             return self.simulation.schedule_at(until, not_connected);
         }
-        // Another process now runs at this address and does not know the migration.
+        // The process at this address has restarted and does not know the migration.
         if !self.simulation.is_incarnation(to, one.incarnations[TARGET]) {
             return self.simulation.schedule_at(self.simulation.now, not_connected);
         }
@@ -140,7 +140,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Continues to read the target's link after the pending commands were executed.
+    /// Resumes reading the target's connection after pending commands have been executed.
     pub(super) fn read_on(&mut self, number: u64) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         if let Some(target) = &mut one.target
@@ -208,7 +208,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Handles the first commands on a connection, before it belongs to a migration.
+    /// Handles the first commands on a connection, before they assign it to a migration.
     fn listen(&mut self, number: u64, mut bytes: Vec<u8>) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let limits = ParseLimits { requests: 1, ..ParseLimits::default() };

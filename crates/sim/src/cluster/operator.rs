@@ -1,5 +1,5 @@
-//! Simulates an operator who starts failovers, migrates slots, forgets and introduces nodes and,
-//! after the faults, repairs what cannot heal by itself.
+//! Simulates an operator who starts failovers, migrates slots, and forgets and introduces nodes. After the faults have
+//! ended, the operator repairs what the cluster cannot heal by itself.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,18 +14,19 @@ use slot_routing::{NodeId, ReplOffset, Slot};
 use super::formation::{BUS_PORT, PORT};
 use super::{ClusterEvent, ClusterWorld};
 
-/// Time limit of a slot migration. Several slots may migrate at once, but no node exports while it imports: an import
-/// raises the node's epoch, so the node would take back exported slots that it still claims. (Redis behaves alike;
-/// redis-cli starts no migration while others are open.)
+/// Time limit of a slot migration. Several slots may be migrated at once, but no node exports and imports at the same
+/// time: an import raises the epoch of its node, which would then win back exported slots that it still claims. (Redis
+/// behaves alike; redis-cli starts no migration while others are open.)
 const MAX_MIGRATION_TIME: Duration = Duration::from_secs(2);
 
 /// Time limit of an atomic slot migration.
 const MAX_ATOMIC_MIGRATION_TIME: Duration = Duration::from_secs(12);
 
-/// A replica that received data from its master within this time stays eligible until an election ends.
+/// Data received from the master within this time is recent enough that the replica stays eligible until an election
+/// ends.
 const MAX_DATA_AGE: Duration = Duration::from_secs(8);
 
-/// One command of the operator's sequence.
+/// A command that the operator sends, or a fault that the operator causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OperatorStep {
     Failover(usize, FailoverMode),
@@ -34,8 +35,8 @@ pub(super) enum OperatorStep {
         host: usize,
         master: NodeId,
     },
-    /// Import a slot at the target. As with redis-cli, the target comes first so that the slot
-    /// always has an owner.
+    /// Import a slot at the target. As in redis-cli, this comes before the export, so that the slot always has an
+    /// owner.
     Import(SlotMigration),
     Export(SlotMigration),
     MoveKeys(SlotMigration),
@@ -100,7 +101,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Starts the migration of one slot, or of all representative slots of its owner, to `to`.
+    /// Starts to migrate one slot, or all sample slots of its owner, to `to`.
     fn plan_moves(&mut self, to: usize) {
         let slot = self.simulation.random.pick(&self.sample_slots);
         let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
@@ -121,8 +122,8 @@ impl ClusterWorld {
         }
     }
 
-    /// Starts an atomic migration of some slots of one master to `to`; sometimes either node is killed or frozen during
-    /// the migration.
+    /// Starts an atomic migration of some slots of one master to `to`. Sometimes the source or the target is killed or
+    /// frozen during the migration.
     pub(super) fn plan_whole_move(&mut self, to: usize) {
         let slot = self.simulation.random.pick(&self.sample_slots);
         let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
@@ -159,8 +160,8 @@ impl ClusterWorld {
         }
     }
 
-    /// Starts a slot migration and kills, freezes or replaces one of the masters at a random step.
-    /// The operator may or may not continue.
+    /// Starts a slot migration and kills, freezes or replaces one of its two masters at a random step. Afterwards the
+    /// operator may or may not continue the migration.
     fn plan_migration_with_faults(&mut self, to: usize) {
         if !self.gossip_of(to).is_some_and(|gossip| gossip.is_voter(gossip.id())) {
             return;
@@ -215,9 +216,8 @@ impl ClusterWorld {
     }
 
     pub(super) fn run_step(&mut self, step: OperatorStep) {
-        // Keys are sent between the nodes, so a migration stops while they cannot communicate.
-        // (Without keys it could continue: the target would take the slot under a stale epoch and
-        // lose it to an old claim.)
+        // A migration stops while its nodes cannot communicate, because keys are sent between them. (Without keys it
+        // could continue, but then the target would take the slot under a stale epoch and lose it to an old claim.)
         if let OperatorStep::Export(it)
         | OperatorStep::MoveKeys(it)
         | OperatorStep::AssignAtTarget(it)
@@ -280,7 +280,7 @@ impl ClusterWorld {
         self.send_command(host, command, next);
     }
 
-    /// Handles the reply to an operator's command. The sequence ends after an error or a missing reply.
+    /// Handles the reply to an operator's command. After an error or a missing reply, follow-up steps are not run.
     pub(super) fn on_answer(
         &mut self,
         host: usize,
@@ -311,17 +311,17 @@ impl ClusterWorld {
         self.handle_input(host, ClusterInput::Command { token, command });
     }
 
-    /// Repairs what the cluster cannot heal by itself: reintroduces forgotten nodes, replaces nodes
-    /// that returned with a new id, and cancels interrupted migrations once all nodes agree on the
-    /// slots' owner, which they must do without help.
+    /// Repairs what the cluster cannot heal by itself: reintroduces forgotten nodes, replaces nodes that returned with
+    /// a new id, and cancels interrupted migrations. A migration is only cancelled once all nodes agree on the slot's
+    /// owner, which they must do without an operator.
     pub(super) fn repair_cluster(&mut self) {
         let ids: Vec<NodeId> = (0..self.hosts.len()).map(|host| self.gossip(host).id()).collect();
         let left_alone = self.master_awaiting_failover();
         for host in 0..self.hosts.len() {
             let gossip = self.gossip(host);
             let strangers = |gossip: &Gossip| {
-                // A node that changed its address while no running node knew it must be introduced again at the new
-                // address.
+                // No running node knows the new address of a node that changed it, so the node must be introduced
+                // again.
                 let known = |other: usize| {
                     let node = gossip.node(ids[other]);
                     node.is_some_and(|node| node.address.ip == Some(self.hosts[other].ip))
@@ -362,8 +362,8 @@ impl ClusterWorld {
         self.assign_orphaned_slots();
     }
 
-    /// Returns the master that lost its disk, as long as the operator waits for a replica to take
-    /// over. A replica that was eligible at healing time must do so without help.
+    /// Returns the master that lost its disk while a replica is still expected to take over. A replica that was
+    /// eligible when the faults ended must take over without an operator.
     fn master_awaiting_failover(&mut self) -> Option<NodeId> {
         let lost = self.disk_lost_by?;
         let must = self
@@ -393,10 +393,9 @@ impl ClusterWorld {
             && received_headers.is_some_and(|at| now.since(at) < MAX_DATA_AGE)
     }
 
-    /// Assigns orphaned slots like `redis-cli --cluster fix`. A master that lost its disk after an
-    /// operator moved its replica away is gone for good, as is a slot assigned to it if the
-    /// previous owner learned of that and its replica did not. All other slots must find their
-    /// owner without help.
+    /// Assigns orphaned slots like `redis-cli --cluster fix`. A master is gone for good if it lost its disk after an
+    /// operator had moved its replica away. A slot that was assigned to it is lost if its previous owner knew about the
+    /// assignment and its replica did not. All other slots must find an owner without an operator.
     fn assign_orphaned_slots(&mut self) {
         let Some(lost) = self.disk_lost_by else { return };
         let forgotten = |slot: &Slot| {
@@ -415,9 +414,9 @@ impl ClusterWorld {
         }
     }
 
-    /// Returns the interrupted migrations of a master; its replicas' migration state follows from
-    /// them. A migration must not be cancelled while its next command is in flight: the target
-    /// would take the slot without a new epoch while the source gives it away.
+    /// Returns the slots of a master whose migration was interrupted. A migration must not be cancelled while its next
+    /// command is in flight, because the target would then take the slot without a new epoch while the source gives it
+    /// away. Replicas are skipped, because they copy the migration state of their master.
     fn interrupted_migrations(&self, host: usize) -> Vec<Slot> {
         if self.is_replica(host) {
             return Vec::new();

@@ -1,9 +1,9 @@
-//! Tracks masters that were promoted by an operator without a vote.
+//! Tracks masters that an operator promoted without a vote.
 //!
-//! TAKEOVER breaks the guarantees of elections. During a partition both sides can have a majority
-//! and elect in one epoch, because each counts a different master. Such majorities are disjoint, so
-//! one of them included a forced master or a node elected with a forced master's vote. The election
-//! invariants exempt such nodes.
+//! TAKEOVER breaks the guarantees of elections. During a partition, each side can have a majority and elect a replica
+//! in the same epoch, because the sides count different masters. Since such majorities are disjoint, one of them
+//! includes a master that was promoted by TAKEOVER or elected with such a master's vote. The election invariants exempt
+//! these masters.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use slot_routing::NodeId;
 
 #[derive(Debug, Default)]
 pub(super) struct Takeovers {
-    /// Masters promoted by TAKEOVER, and masters elected with their votes.
+    /// Masters that were promoted by TAKEOVER, and masters that were elected with the vote of another forced master.
     forced: BTreeSet<NodeId>,
     /// Candidates that received a vote from one of the forced masters.
     voted_for_by_forced: BTreeSet<NodeId>,
@@ -28,7 +28,7 @@ impl Takeovers {
         }
     }
 
-    /// Records an elected node and returns whether its voters were all properly elected.
+    /// Records an elected node. Returns whether none of its voters was a forced master.
     pub(super) fn record_election(&mut self, winner: NodeId) -> bool {
         let agreed = !self.voted_for_by_forced.contains(&winner);
         if agreed {

@@ -1,6 +1,6 @@
-//! Simulates atomic slot migrations (CLUSTER MIGRATESLOTS). The drivers of the `migration` crate run on both sides, as
-//! in the node; the threads around the drivers are simulated. A side's thread runs when the topology, its log or its
-//! slots change, when bytes arrive ([`super::migration_link`]), and at its driver's deadline.
+//! Simulates atomic slot migrations (CLUSTER MIGRATESLOTS). On both sides the driver from the `migration` crate is the
+//! production code; the thread around it is simulated. The thread runs when the topology, the log or the slots change,
+//! when bytes arrive ([`super::migration_link`]), and at the deadline of the driver.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::{ClusterEvent, ClusterWorld};
 use crate::InjectedBug;
 use crate::data::{Change, Key, source_session};
 
-/// The longest delay in microseconds until a woken thread runs.
+/// The longest delay, in microseconds, between the wakeup of a thread and its run.
 const WAKE_MICROS: usize = 1000;
 /// The longest time, in milliseconds, that the target waits for its replicas before it claims the slots.
 const MAX_REPLICA_WAIT_MS: u64 = 500;
@@ -47,13 +47,13 @@ pub(super) struct AtomicMigration {
     pub(super) source: Option<MigrationSource>,
     pub(super) target: Option<MigrationTarget>,
     pub(super) link: MigrationLink,
-    /// Whether a run of each side's thread is scheduled.
+    /// Whether the thread of each side has been woken and will run soon.
     is_woken: [bool; 2],
-    /// The scheduled wakeup for each driver's deadline.
+    /// For each side, the time of the scheduled wakeup for the driver's deadline.
     wakeups: [Option<Instant>; 2],
 }
 
-/// The state of the source's task.
+/// The state of the task that migrates slots away from its node.
 #[derive(Debug)]
 pub(super) struct MigrationSource {
     driver: ExportDriver,
@@ -63,44 +63,44 @@ pub(super) struct MigrationSource {
     hold: WriteHold,
 }
 
-/// The progress of the slots' snapshot.
+/// The progress of sending the slots' snapshot.
 #[derive(Debug)]
 enum SnapshotTransfer {
     NotWanted,
     Wanted,
-    /// The snapshot is taken; these commands are still to be sent.
+    /// The snapshot has been taken. These commands have not been sent yet.
     Taken(VecDeque<Change>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteHold {
     None,
-    /// The source waits for writes that began before its slots were blocked.
+    /// Writes to the slots are blocked, but writes that began earlier are still running.
     Draining,
     Held,
 }
 
-/// The state of the target's task.
+/// The state of the task that imports slots.
 pub(super) struct MigrationTarget {
     pub(super) driver: ImportDriver,
     seen: Option<Arc<Topology>>,
     session: Session,
-    /// Commands of the source that are still to be executed.
+    /// Commands from the source that have not been executed yet.
     commands: Option<SourceCommands>,
-    /// Whether bytes wait on the link until the commands are executed.
+    /// Whether bytes on the connection are not read until `commands` have been executed.
     pub(super) is_behind: bool,
-    /// The token of the command that claims the slots.
+    /// The token of the operator command that claims the slots.
     claim: Option<u64>,
 }
 
 /// An event of an atomic slot migration.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum MigrationStep {
-    /// The thread of this side runs.
+    /// Runs the thread of this side.
     Run(usize),
-    /// The deadline of this side's driver has come.
+    /// Wakes this side at the deadline of its driver.
     Deadline(usize),
-    /// An item arrives at this side of the connection.
+    /// An item arrives at this side of the connection with this number.
     Arrives { side: usize, connection: u64 },
     /// The source's connection attempt reaches the target's host.
     Dialled { connection: u64, until: Instant },
@@ -108,8 +108,8 @@ pub(super) enum MigrationStep {
     NotConnected { connection: u64 },
     /// The network breaks the current connection.
     Breaks,
-    /// The target's replicas have acknowledged the data. With the injected bug `LateClaims`, the target's clock stands
-    /// still from `granted` on.
+    /// The target's replicas have acknowledged the data. With the injected bug `LateClaims`, the target's clock stops
+    /// at `granted`.
     ReplicasHave { granted: Instant },
 }
 
@@ -123,7 +123,7 @@ impl ClusterWorld {
         {
             return;
         }
-        // Nodes refuse to migrate slots that SETSLOT is already migrating.
+        // Nodes reject slots that are already being migrated with SETSLOT.
         let is_at_rest = |slot: &Slot| self.role_for(from, *slot) == Some(Ownership::Local);
         if !slots.iter().all(is_at_rest) {
             return;
@@ -253,7 +253,8 @@ impl ClusterWorld {
         }
     }
 
-    /// Returns `None` if the side's process is gone; otherwise until when the process is frozen, if it is.
+    /// Returns `None` if the process of this side is gone. Otherwise the inner value is the time until which the
+    /// process is frozen, if it is frozen.
     pub(super) fn side(&self, number: u64, side: usize) -> Option<Option<Instant>> {
         let one = self.whole_moves.get(&number)?;
         let host = one.hosts[side];
@@ -262,7 +263,7 @@ impl ClusterWorld {
             .then(|| self.simulation.frozen_until(host))
     }
 
-    /// Ends a side whose process died. If its machine lost power, nobody closes the connection.
+    /// Ends the task of a process that died. If the host lost power, nobody closes the connection.
     fn end_side(&mut self, number: u64, side: usize) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let was_there =
@@ -304,7 +305,7 @@ impl ClusterWorld {
             .map_or(topology.is_some() != seen.is_some(), |(one, other)| !Arc::ptr_eq(one, other))
     }
 
-    /// Runs the source's thread once, as in the node's loop.
+    /// Runs the source's thread once, like one iteration of the node's loop.
     fn run_source(&mut self, number: u64) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let (Some(source), host) = (&mut one.source, one.hosts[SOURCE]) else { return };
@@ -357,7 +358,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Passes an event to the source's driver, followed by how much of the log is still unsent.
+    /// Passes an event to the source's driver, followed by the number of log bytes that have not been sent yet.
     pub(super) fn tell_source(&mut self, number: u64, event: ExportDriverEvent) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let (Some(source), host) = (&mut one.source, one.hosts[SOURCE]) else { return };
@@ -378,7 +379,7 @@ impl ClusterWorld {
             match action {
                 ExportDriverAction::Connect(timeout) => self.dial_target(number, timeout),
                 ExportDriverAction::Send(bytes) => self.send_move(number, SOURCE, bytes),
-                // No password is set, so there are no credentials to send.
+                // The simulated nodes have no password.
                 ExportDriverAction::SendCredentials => {}
                 ExportDriverAction::LogResumed => {
                     self.simulation.trace(|| format!("move {number} is resumed"));
@@ -410,7 +411,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Accepts ESTABLISH if the node agrees with the source on the slots. Returns whether it was accepted.
+    /// Handles ESTABLISH: begins the import unless the state of the node forbids it. Returns whether the import began.
     pub(super) fn accept_move(&mut self, number: u64, establish: Establish, rest: Vec<u8>) -> bool {
         let Some(one) = self.whole_moves.get(&number) else { return false };
         let host = one.hosts[TARGET];
@@ -451,7 +452,7 @@ impl ClusterWorld {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let (Some(target), host) = (&mut one.target, one.hosts[TARGET]) else { return };
         target.seen.clone_from(&self.hosts[host].topology);
-        // A pause delays the commands that the source has sent.
+        // Commands from the source are not executed during a pause.
         if !self.simulation.is_import_paused(host)
             && let Some(commands) = target.commands.take()
         {
@@ -487,7 +488,7 @@ impl ClusterWorld {
                 ImportDriverAction::Apply(commands) => target.commands = Some(commands),
                 ImportDriverAction::AwaitReplicas => {
                     let wait = self.simulation.random.millis(0, MAX_REPLICA_WAIT_MS);
-                    // This fault is frequent when the bug that it reveals is injected.
+                    // The target is frozen when `LateClaims` is injected, because the bug shows only in late claims.
                     if self.simulation.plan.injected_bug == Some(InjectedBug::LateClaims)
                         && !self.simulation.healed
                     {
@@ -536,7 +537,8 @@ impl ClusterWorld {
         self.send_command(host, command, None);
     }
 
-    /// Handles the target machine's reply to a command, which may be its claim.
+    /// Handles the reply to a command. If the command was the claim of a migration, the target's driver learns the
+    /// result.
     pub(super) fn on_claim_answered(
         &mut self,
         host: usize,

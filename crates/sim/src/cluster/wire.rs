@@ -1,4 +1,4 @@
-//! Simulates the links of the cluster bus, including network faults: a link carries ordered packets or its own end.
+//! Simulates the links of the cluster bus, including network faults. A link carries ordered packets or its end.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use super::{ClusterEvent, ClusterWorld, ReceivedHeader};
 use crate::InjectedBug;
 use crate::delivery_queue::{DeliveryPoll, DeliveryQueue};
 
-/// Interval at which an item is retried while its direction is partitioned.
+/// Interval at which the delivery of an item is retried during a partition.
 const RETRY_INTERVAL: Duration = Duration::from_millis(40);
 
 /// A link between two nodes. Side 0 opened it, side 1 accepted it.
 #[derive(Debug, Clone)]
 pub(super) struct BusLink {
     hosts: [usize; 2],
-    /// The id under which each side knows the link; `None` before the link is accepted or after it is closed.
+    /// The id by which each side knows the link; `None` before the link is accepted and after it is closed.
     link_ids: [Option<LinkId>; 2],
     /// The items in flight to each side.
     delivery_queues: [DeliveryQueue<LinkItem>; 2],
@@ -53,7 +53,7 @@ impl ClusterWorld {
         };
         let silent = self.simulation.cannot_communicate(from, to);
         if silent || !self.simulation.processes[to].has_power {
-            // No process accepts the connection, so the waiting side will time out.
+            // No process accepts the connection, so the dialling node will time out.
         } else if self.simulation.processes[to].is_up {
             self.enqueue(wire, 1, LinkItem::Accepted);
             self.enqueue(wire, 0, LinkItem::Connected);
@@ -66,7 +66,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Sends an item towards a side.
+    /// Puts an item in flight to this side.
     fn enqueue(&mut self, wire: u64, side: usize, item: LinkItem) {
         let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
         let at = self.simulation.now + self.simulation.latency(hosts[1 - side], hosts[side]);
@@ -91,13 +91,13 @@ impl ClusterWorld {
         if self.simulation.plan.injected_bug == Some(InjectedBug::UnsavedVotes) && !self.simulation.healed {
             match packet.body {
                 MessageBody::AuthRequest => self.inject_rival_requests(host, to, &packet),
-                // The vote is dropped, so that nobody wins this epoch before the voter votes in it again.
+                // Votes are dropped, so that nobody wins this epoch before the voter is asked to vote again.
                 MessageBody::AuthAck => return,
                 _ => {}
             }
         }
         if !self.simulation.healed {
-            // Vote requests are duplicated more often.
+            // Vote requests are duplicated more often than other packets.
             let doubled = if matches!(packet.body, MessageBody::AuthRequest) { 20 } else { self.loss };
             if self.simulation.random.percent(doubled) && !self.simulation.is_cut(host, to) {
                 let late = self.simulation.latency(host, to) * 3 + self.simulation.random.millis(0, 300);
@@ -113,8 +113,9 @@ impl ClusterWorld {
         self.enqueue(wire, side, LinkItem::Packet(packet));
     }
 
-    /// Supports an injected bug. Two candidates rarely request votes in one epoch, and the second request even more
-    /// rarely arrives just after the voter restarts, so the candidate's siblings request votes too, late and often.
+    /// Supports the injected bug `UnsavedVotes`. Two candidates rarely request votes in one epoch, and even more rarely
+    /// the second request arrives just after the voter restarted. Therefore other replicas of the failed master request
+    /// votes as well, late and often.
     fn inject_rival_requests(&mut self, candidate: usize, voter: usize, request: &Packet) {
         let siblings = self.hosts[candidate]
             .received_headers
@@ -138,7 +139,8 @@ impl ClusterWorld {
         }
     }
 
-    /// Implements an injected bug: a candidate requests no votes and counts one from every known node.
+    /// Implements the injected bug `IgnoredQuorum`: a candidate requests no votes but counts one vote from every known
+    /// node.
     fn inject_votes(&mut self, candidate: usize, request: &Packet) {
         let voters: Vec<Header> = self.hosts[candidate]
             .received_headers
@@ -161,8 +163,8 @@ impl ClusterWorld {
         }
     }
 
-    /// Implements injected bugs: a master ignores claims on its slots, replica offsets get lost, or gossip omits nodes
-    /// without an address.
+    /// Implements injected bugs that alter packets: a master ignores claims on its slots, the offsets of replicas are
+    /// lost, or gossip omits nodes without an address.
     fn distort_packet(&self, host: usize, packet: &mut Packet) {
         match self.simulation.plan.injected_bug {
             Some(InjectedBug::IgnoredClaims) => {
@@ -195,13 +197,14 @@ impl ClusterWorld {
         self.enqueue(wire, 1 - side, LinkItem::Closed);
     }
 
-    /// Removes one side; the link disappears with its second side.
+    /// Closes one side of a link.
     fn close_side(&mut self, wire: u64, side: usize) {
         let Some(ends) = self.wires.get_mut(&wire).map(|wire| &mut wire.link_ids) else { return };
         ends[side] = None;
     }
 
-    /// Breaks the links of a process that has ended. Its peers notice unless the machine died with it.
+    /// Breaks the links of a process that has ended. With `told`, its peers are notified; otherwise its host lost
+    /// power.
     pub(super) fn break_wires(&mut self, host: usize, told: bool) {
         for (wire, side) in std::mem::take(&mut self.hosts[host].links).into_values() {
             self.close_side(wire, side);
@@ -211,7 +214,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Delivers the items that are due at a side.
+    /// Delivers the items that are due at this side.
     pub(super) fn deliver_due(&mut self, wire: u64, side: usize) {
         loop {
             let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
@@ -258,7 +261,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Delivers a delayed packet over the current link between the hosts, if any.
+    /// Delivers a delayed packet over the current link between the two hosts, if there is one.
     pub(super) fn deliver_stray(&mut self, from: usize, to: usize, packet: Box<Packet>) {
         let theirs = |wire: &BusLink| wire.hosts == [from, to] && wire.link_ids[1].is_some();
         let wire = self.wires.iter().find(|(_, wire)| theirs(wire)).map(|(&number, _)| number);
@@ -279,7 +282,7 @@ impl ClusterWorld {
                 self.handle_input(here, ClusterInput::Packet { link, packet });
             }
         } else if self.simulation.processes[here].is_up {
-            // The link no longer exists at this side, so the kernel resets it.
+            // The link no longer exists at the receiver, so its kernel resets the connection.
             self.enqueue(wire, 1 - side, LinkItem::Closed);
         }
     }

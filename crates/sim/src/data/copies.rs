@@ -28,7 +28,7 @@ pub(super) struct CopyWaiters {
 }
 
 impl ReplicaState {
-    /// Returns how far the process's log has been copied to replicas and disks.
+    /// Returns how far the process's log has been copied to replicas and to disks.
     fn copied(&self) -> LogProgress {
         let master = self.master_driver.master();
         LogProgress {
@@ -40,7 +40,7 @@ impl ReplicaState {
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Handles a finished write; sometimes its client waits for copies.
+    /// Handles a finished write, after which the client sometimes sends WAIT or WAITAOF.
     pub(super) fn maybe_wait_for_copies(&mut self, host: usize, offset: ReplOffset) {
         if !self.random.percent(10) {
             return;
@@ -68,7 +68,7 @@ impl<E: Debug> Simulation<E> {
         self.ask_for_acknowledgements(host);
     }
 
-    /// Replies to clients whose copies are complete.
+    /// Replies to clients that now have the required number of copies.
     pub(super) fn release_copies(&mut self, host: usize) {
         if self.has_injected_bug(InjectedBug::MissedWakeups) {
             return;
@@ -82,7 +82,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Replies to clients whose timeout has passed, then checks that no client waits in vain.
+    /// Replies to clients whose timeout has passed, and checks that no other client should have had its reply already.
     pub(super) fn end_waits_for_copies(&mut self, host: usize) {
         let now = self.clock_of(host);
         let store = &mut self.data.stores[host];

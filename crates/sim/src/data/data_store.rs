@@ -1,5 +1,5 @@
-//! The keys and values of a process in a real engine. In each slot in use one key holds the number
-//! of the last write, for the invariants; other keys are of every type.
+//! The keys and values of a process in a real engine. Each slot in use has one key that holds the number of the last
+//! write, for the invariants. The other keys are of every type.
 
 use std::cell::{Ref, RefCell};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -26,16 +26,17 @@ use crate::disk::SimDisk;
 use crate::executor::{self, ExecutionStop, Executor, QuietLoadHost};
 use crate::waiting::WaitingClient;
 
-/// The gates that reject or block client writes.
+/// The node flags that reject or block client writes.
 const WRITE_BLOCKING_GATES: NodeFlags = NodeFlags::PAUSED
     .union(NodeFlags::LOADING)
     .union(NodeFlags::REPLICA)
     .union(NodeFlags::CLUSTER_DOWN)
     .union(NodeFlags::EMPTY_MASTER);
-/// The time used for reads by the simulator, at which no key is expired.
+/// The time at which the simulator itself reads data. It is so early that no key is expired.
 const NO_TIME: Millis = Millis(0);
 
-/// Returns a key name for each slot, which is also the hash tag of the slot's other keys.
+/// Returns the name of the key that holds the number of the slot's last write. It is also the hash tag of the slot's
+/// other keys.
 pub(super) fn marker_key(key: Key) -> &'static str {
     static NAMES: OnceLock<Vec<String>> = OnceLock::new();
     let names = NAMES.get_or_init(|| {
@@ -61,7 +62,7 @@ pub(super) fn slot_of_command(args: Args<'_>) -> Option<Key> {
     Some(Slot::of_key(tagged).number())
 }
 
-/// Collects the effects of commands until they enter the log.
+/// The effects of executed commands, until they are moved to the log.
 #[derive(Debug, Clone, Default)]
 struct Effects(Arc<Mutex<Vec<u8>>>);
 
@@ -85,13 +86,13 @@ impl EffectLog for Effects {
 
 /// The keyspace of one process.
 pub(super) struct DataStore {
-    /// The engine is in a `RefCell` because reading data executes commands too.
+    /// Reading data executes commands, which needs a mutable executor.
     executor: RefCell<Executor>,
     effects: Effects,
 }
 
 impl DataStore {
-    /// Creates an empty keyspace that serves these slots.
+    /// Creates an empty keyspace that serves `slots`.
     pub(super) fn empty(slots: &SlotSet, clustered: bool) -> Self {
         let effects = Effects::default();
         let topology = clustered.then(single_node_topology);
@@ -100,7 +101,7 @@ impl DataStore {
         Self { executor: RefCell::new(executor), effects }
     }
 
-    /// Returns the engine, whose gates and slots decide which commands may run.
+    /// Returns the engine, whose node flags and slots decide which commands may run.
     pub(super) fn engine(&self) -> Ref<'_, Engine> {
         Ref::map(self.executor.borrow(), |executor| &executor.engine)
     }
@@ -123,14 +124,14 @@ impl DataStore {
         }
     }
 
-    /// Executes a command with all permissions and without checks.
+    /// Executes a command with all permissions and without access checks, and returns its reply.
     fn run_command(&self, words: &[&str]) -> Vec<u8> {
         let mut session = Session::new(0, CommandOrigin::Master, true);
         self.executor.borrow_mut().call(&mut session, NO_TIME, words)
     }
 
-    /// Executes a client's pipeline; returns the replies before the first command that a pause
-    /// blocks, and the effects.
+    /// Executes a client's pipeline. Returns the replies to all commands before the first one that a pause blocks, and
+    /// the effects.
     pub(super) fn serve(
         &mut self,
         session: &mut Session,
@@ -155,17 +156,16 @@ impl DataStore {
         self.engine().clients.disconnect(client.id());
     }
 
-    /// Runs `does` on the executor; returns its result and the effects for the log.
+    /// Runs a closure on the executor. Returns its result, and the effects that must enter the log.
     pub(super) fn with_databases<T>(&mut self, does: impl FnOnce(&mut Executor) -> T) -> (T, Vec<u8>) {
         let done = does(self.executor.get_mut());
         (done, self.effects.take())
     }
 
-    /// Executes commands that recreate another node's keys in importing slots, and returns the
-    /// effects.
+    /// Executes commands that recreate another node's keys in slots that are being imported. Returns the effects.
     ///
     /// # Panics
-    /// If a pause is active, because a blocked command would be lost.
+    /// If a pause is active, because the commands that it blocks would be lost.
     pub(super) fn import(
         &mut self,
         session: &mut Session,
@@ -185,7 +185,8 @@ impl DataStore {
         })
     }
 
-    /// Executes a command of a master's stream. An error means that the master's change could not be applied.
+    /// Executes a command from a master's stream. An error means that a change that the master has made could not be
+    /// applied.
     pub(super) fn apply(
         &mut self,
         session: &mut Session,
@@ -214,20 +215,19 @@ impl DataStore {
         }
     }
 
-    /// Deletes some keys of a slot that another node serves; returns the effects.
+    /// Deletes some keys of a slot that another node now serves. Returns the effects.
     pub(super) fn delete_moved_keys(&mut self, key: Key) -> (RemainingKeys, Vec<u8>) {
         let left = self.engine().delete_unowned_keys(slot_of(key));
         (left, self.effects.take())
     }
 
-    /// Deletes some keys of a slot whose import failed; returns the effects.
+    /// Deletes some keys of a slot whose import failed. Returns the effects.
     pub(super) fn delete_imported_keys(&mut self, slot: Slot) -> (RemainingKeys, Vec<u8>) {
         let left = self.engine().delete_imported_keys(slot);
         (left, self.effects.take())
     }
 
-    /// Deletes a migrated key if it still has its captured value; returns the outcome and the
-    /// effects.
+    /// Deletes a migrated key unless its value has changed since it was captured. Returns the result and the effects.
     pub(super) fn release(
         &mut self,
         name: &[u8],
@@ -238,14 +238,14 @@ impl DataStore {
         (outcome, self.effects.take())
     }
 
-    /// Executes a client's encoded requests; returns the replies and the effects.
+    /// Executes a client's encoded requests. Returns the replies and the effects.
     pub(super) fn receive(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
         let mut session = Session::new(0, CommandOrigin::Client, true);
         let (ran, _) = self.executor.get_mut().run(&mut session, wall, requests);
         (values(&ran.replies), self.effects.take())
     }
 
-    /// Returns commands that recreate all keys of a slot.
+    /// Returns RESTORE commands that recreate all keys of a slot.
     pub(super) fn restore_commands(&self, key: Key) -> Vec<Vec<u8>> {
         let names = self.key_names(key);
         names.iter().map(|name| self.restore_command(name)).collect()
@@ -267,12 +267,12 @@ impl DataStore {
         request
     }
 
-    /// Returns a digest that is equal for equal data.
+    /// Returns a digest of the data. Equal data has equal digests.
     pub(super) fn digest(&self) -> Vec<u8> {
         self.run_command(&["DEBUG", "DIGEST"])
     }
 
-    /// Serializes a snapshot at this position in the process's history.
+    /// Serializes a snapshot, which records its position in the process's history.
     pub(super) fn snapshot(&self, position: Position, slot_states: &str) -> Vec<u8> {
         self.write_rdb(position, (false, slot_states))
     }
@@ -285,7 +285,7 @@ impl DataStore {
             .expect("memory takes it")
     }
 
-    /// Serializes the base of an append-only file.
+    /// Serializes the base file of an append-only file.
     pub(super) fn write_base(&self, position: Position) -> Vec<u8> {
         self.write_rdb(position, (true, ""))
     }
@@ -354,7 +354,7 @@ fn values(mut replies: &[u8]) -> Vec<Value> {
     values
 }
 
-/// Observes a snapshot without running other events between its slots.
+/// An observer of snapshot writing that runs no other events between two slots.
 struct NoWriteObserver;
 
 impl WriteObserver for NoWriteObserver {
@@ -369,9 +369,9 @@ mod tests {
 
     use super::*;
 
-    /// Regression test, found with seed 132 and six nodes: the target of a migration was frozen and
-    /// resumed with a pause. Commands that the source had sent meanwhile were dropped, and the
-    /// target claimed the slot without them.
+    /// Regression test, found with seed 132 and six nodes: the target of a migration was frozen, and a pause was active
+    /// when it resumed. Commands that the source had sent in between were dropped, and the target claimed the slot
+    /// without their data.
     #[test]
     #[should_panic(expected = "wait for the end of a pause")]
     fn import_commands_are_not_dropped_during_pause() {

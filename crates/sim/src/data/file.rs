@@ -1,5 +1,5 @@
-//! Simulates the append-only file of a process: one operation at a time, rewrites beside it and,
-//! under `always`, clients that wait for the sync.
+//! Simulates the append-only file of a process: one file operation at a time, rewrites in the background and, under
+//! `appendfsync always`, clients that wait for the sync.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::{InjectedBug, InvariantName, RandomSource};
 /// Interval between checks whether a rewrite can begin.
 const REWRITE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The sizes of the append-only files in an empty folder.
+/// The sizes of the append-only files of a process that has none.
 const NO_FILES: AofSizes = AofSizes { base: 0, all: 0 };
 
 /// A finished write whose client waits for the sync.
@@ -35,13 +35,13 @@ struct WriteAwaitingSync {
     write: u64,
 }
 
-/// The append-only file of a process, and the clients that wait for it.
+/// The append-only file of a process, and the clients that wait for its sync.
 pub(super) struct DataFile {
     disk: SimDisk,
     settings: AofSettings,
     aof: SimAofDriver,
     writer: AofWriter,
-    /// The serialized base of a rewrite that is not on disk yet.
+    /// The serialized base file of a rewrite, before it is written.
     cut: Option<(RewriteId, Vec<u8>)>,
     holds_writes: bool,
     committed: ReplOffset,
@@ -50,7 +50,7 @@ pub(super) struct DataFile {
 }
 
 impl DataFile {
-    /// Creates the state of a process whose disk is empty. The first rewrite creates the files.
+    /// Creates the state of a process whose disk is empty. The first rewrite will create the files.
     pub(super) fn without_file(
         disk: SimDisk,
         policy: FsyncPolicy,
@@ -93,8 +93,7 @@ impl DataFile {
         (file, actions)
     }
 
-    /// Loads the files into a starting process and continues them. An error means that the process
-    /// does not start.
+    /// Loads the files of a starting process and opens them for appending. If that fails, the process does not start.
     fn load_from_disk(
         self,
         store: &mut ReplicaState,
@@ -120,12 +119,13 @@ impl DataFile {
         Ok(Self::new(disk, executor, start, &mut store.log, times))
     }
 
-    /// Returns the log offset up to which the file is synced.
+    /// Returns the log offset up to which the file is synced; `None` if no offset is.
     pub(super) fn synced(&self) -> Option<ReplOffset> {
         self.aof.synced()
     }
 
-    /// Returns whether the files contain all data up to the target, once that is known.
+    /// Returns whether the files contain all data up to the target. `None` if the sync has not ended yet, or if the
+    /// files are incomplete.
     pub(super) fn is_saved(&self, target: SyncTarget) -> Option<bool> {
         match self.aof.sync_result(target)? {
             Ok(()) => self.aof.is_complete().then_some(true),
@@ -133,18 +133,18 @@ impl DataFile {
         }
     }
 
-    /// Forgets the clients whose writes are not synced, because their history has ended.
+    /// Removes clients whose writes are not synced, because the history that contains their writes has ended.
     pub(super) fn drop_held_replies(&mut self) {
         self.waiting.clear();
     }
 
-    /// Returns whether writes acknowledged now survive a power failure.
+    /// Returns whether writes that are acknowledged from now on survive a power failure.
     fn is_durable(&self) -> bool {
         let status = self.aof.status();
         status.is_some_and(|file| file.policy == FsyncPolicy::Always && file.state == AofState::Complete)
     }
 
-    /// Returns when the file's thread has its next step if nothing else happens before `until`.
+    /// Returns when the file's thread runs next. `until` is the deadline of its driver, if there is one.
     fn next_step(&self, now: Instant, until: Option<Instant>, random: &mut RandomSource) -> Option<Instant> {
         if self.writer.operation().is_some() || self.cut.is_some() {
             return Some(now + Duration::from_micros(random.below(3000) as u64));
@@ -155,7 +155,7 @@ impl DataFile {
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Enables `appendonly` if this process is one of those that use it.
+    /// Enables `appendonly` on a random selection of processes.
     pub(crate) fn choose_file(&mut self, host: usize) {
         let Some(policy) = self.data.settings.appendfsync else { return };
         if self.random.percent(70) {
@@ -171,8 +171,8 @@ impl<E: Debug> Simulation<E> {
         SimDisk::new(RandomSource::new(self.random.number()), self.plan.injected_bug)
     }
 
-    /// Starts a process with its predecessor's files if `kept` is set. `told` means that only the process died, not its
-    /// machine.
+    /// Restarts a process, with its predecessor's files if `kept` is set. With `told`, only the process died; otherwise
+    /// its host lost power.
     pub(super) fn find_file(&mut self, host: usize, mut old: DataFile, kept: bool, told: bool) {
         if kept {
             old.disk.restart(if told { ProcessDeath::Killed } else { ProcessDeath::PowerCut });
@@ -208,7 +208,7 @@ impl<E: Debug> Simulation<E> {
         self.schedule_file_work(host);
     }
 
-    /// Notifies the file's driver of a longer or replaced log.
+    /// Notifies the file's driver that the log has grown or was replaced.
     pub(super) fn tell_file_of_log(&mut self, host: usize) {
         self.handle_file_event(host, AofDriverEvent::LogChanged);
     }
@@ -224,7 +224,7 @@ impl<E: Debug> Simulation<E> {
         Some(target)
     }
 
-    /// Wakes the file's thread soon.
+    /// Wakes the file's thread after a short random delay.
     pub(super) fn schedule_file_work(&mut self, host: usize) {
         if self.data.stores[host].file.is_some() {
             let soon = self.now + Duration::from_micros(self.random.below(1000) as u64);
@@ -241,7 +241,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Starts or finishes an operation of the file's thread and continues a rewrite.
+    /// Starts or finishes an operation of the file's thread and continues a rewrite if there is one.
     pub(super) fn work_on_file(&mut self, host: usize) {
         let (now, wall) = (self.clock_of(host), self.wall_of(host));
         let ReplicaState { file, log, .. } = &mut self.data.stores[host];
@@ -298,13 +298,12 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Serializes the current data as the base of a rewrite.
+    /// Serializes the current data as the base file of a rewrite.
     fn cut_base(&mut self, host: usize, rewrite: RewriteId) {
         let fresh = self.new_history();
         let store = &mut self.data.stores[host];
         store.log.open(fresh);
-        // A master has no selected database to record. A replica knows it from its master, and it is 0 in the
-        // simulation.
+        // Only a replica records the database that its master has selected, which is always 0 in the simulation.
         let db = store.upstream().map(|_| 0);
         if db.is_none() {
             store.log.reset_selected_db();
@@ -370,7 +369,7 @@ impl<E: Debug> Simulation<E> {
         self.maybe_wait_for_copies(host, end);
     }
 
-    /// Removes a key whose slot moved to another node, together with its writes that await a sync.
+    /// Removes a key whose slot moved to another node, and the clients that wait for the sync of writes to it.
     pub(crate) fn drop_key(&mut self, host: usize, key: Key) {
         if let Some(file) = &mut self.data.stores[host].file {
             file.waiting.retain(|waiting| waiting.key != key);
@@ -378,12 +377,12 @@ impl<E: Debug> Simulation<E> {
         self.check_invariants(host, DataChange::Dropped { key });
     }
 
-    /// Drops the waiting clients of a node that has become a replica.
+    /// Drops the clients that wait for a sync, because the node has become a replica.
     pub(super) fn drop_waiting(&mut self, host: usize) {
         self.data.stores[host].copies_wanted = CopyWaiters::default();
     }
 
-    /// Occasionally makes the disk fail or fill up, or starts a rewrite.
+    /// Occasionally makes the disk fail or run full, or requests a rewrite.
     pub(super) fn try_disk(&mut self, host: usize) {
         let healed = self.healed;
         let Some(DataFile { disk, aof, .. }) = &mut self.data.stores[host].file else { return };

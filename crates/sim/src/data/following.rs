@@ -1,4 +1,4 @@
-//! Simulates the replica's side of replication: the task that carries out the orders of the driver
+//! Simulates the replica's side of replication: the task that carries out the actions of the driver
 //! ([`replication::ReplicaDriver`]), and the applier of the master's stream.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -24,11 +24,11 @@ pub(super) struct Follower {
     master: usize,
     stream: StreamEpoch,
     link: Option<u64>,
-    /// The second connection, over which the snapshot arrives with dual-channel replication.
+    /// The second connection, which transfers the snapshot with dual-channel replication.
     rdb: Option<u64>,
     /// The snapshot bytes received so far.
     snapshot: Vec<u8>,
-    /// Stream bytes received but not yet taken by the applier.
+    /// Stream bytes that have been received but not applied yet.
     incoming: IncomingStream,
     /// The session that executes the stream's commands.
     session: Session,
@@ -42,7 +42,7 @@ pub(super) enum LinkEvent {
     Closed,
 }
 
-/// A segment of whole stream commands that the applier is executing.
+/// Complete commands of the stream that are applied together.
 pub(super) struct StreamSegment {
     stream: StreamEpoch,
     batch: replication::StreamBatch,
@@ -51,11 +51,11 @@ pub(super) struct StreamSegment {
 }
 
 enum StreamCommand {
-    /// A command for the engine, with the slot of its keys.
+    /// A command for the engine, with the slot of its keys if it has any.
     Run(Vec<u8>, Option<Key>),
-    /// A command for the machine of a cluster node.
+    /// An input for the `gossip` state machine.
     GossipInput(gossip::ClusterInput),
-    /// A change of an import's state.
+    /// A change of the state of an import.
     Import(Box<SyncSlots>),
 }
 
@@ -67,8 +67,7 @@ pub(super) struct SnapshotLoad {
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Returns whether reading from this connection must wait because the received data is still
-    /// being applied.
+    /// Returns whether the replica does not read from this connection, because it is still applying earlier data.
     pub(super) fn is_follower_busy(&self, host: usize, link: u64) -> bool {
         let store = &self.data.stores[host];
         let Some(Follower { stream, link: main, .. }) = &store.follower else {
@@ -81,7 +80,7 @@ impl<E: Debug> Simulation<E> {
         store.applying_segment.is_some() || !reads && store.replica_driver.stream() == Some(*stream)
     }
 
-    /// Carries out an order to follow a master.
+    /// Starts to follow the master of `stream`.
     pub(super) fn follow(&mut self, host: usize, stream: StreamEpoch) {
         self.stop_following(host);
         let store = &mut self.data.stores[host];
@@ -102,7 +101,8 @@ impl<E: Debug> Simulation<E> {
         links.flatten().for_each(|link| self.close_side(link, 0));
     }
 
-    /// Chooses the start position once an earlier load is over and running writes have ended.
+    /// Chooses the start position in the stream. Retries later if an earlier snapshot is still loading or writes are
+    /// still running.
     pub(super) fn start_following(&mut self, host: usize, stream: StreamEpoch, under_way: BTreeSet<u64>) {
         let store = &mut self.data.stores[host];
         if store.follower.as_ref().is_none_or(|follower| follower.stream != stream) {
@@ -120,7 +120,7 @@ impl<E: Debug> Simulation<E> {
         self.trace_data(host, |store| format!("follows from {:?}", store.position()));
     }
 
-    /// Passes a connection event to its machine and carries out the resulting orders.
+    /// Passes a connection event to the replica's state machine and carries out the resulting actions.
     pub(super) fn handle_link_event(&mut self, host: usize, link: u64, came: LinkEvent) {
         let Some(follower) = self.data.stores[host].follower.as_ref() else { return };
         if !self.processes[host].is_up {
@@ -152,7 +152,7 @@ impl<E: Debug> Simulation<E> {
         store.replica_driver.next_deadline(store.follower.as_ref()?.stream)
     }
 
-    /// Returns whether an injected bug makes the node apply the stream after its promotion.
+    /// Returns whether an injected bug makes this promoted node apply the rest of its old master's stream.
     fn ignores_promotion(&self, host: usize) -> bool {
         self.has_injected_bug(InjectedBug::StreamAfterPromotion)
             && self.data.stores[host].upstream().is_none()
@@ -247,12 +247,12 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Starts to load a complete snapshot on a separate thread, independently of the follower.
+    /// Starts to load a complete snapshot on a separate thread, which goes on even if the connection ends.
     fn load(&mut self, host: usize, position: Position) {
         let store = &mut self.data.stores[host];
         let Some(follower) = &mut store.follower else { return };
         let (stream, snapshot) = (follower.stream, std::mem::take(&mut follower.snapshot));
-        // Occasionally the snapshot turns out to be invalid before data is dropped.
+        // Sometimes the snapshot is found to be invalid before any data is dropped.
         if self.new_history().as_str().starts_with('f') {
             self.trace_data(host, |store| {
                 format!("rejects {position:?} and stands at {:?}", store.position())
@@ -269,7 +269,7 @@ impl<E: Debug> Simulation<E> {
         self.data_within(20_000, DataEvent::Loaded { at });
     }
 
-    /// Finishes a load. Occasionally the load fails, which leaves no data.
+    /// Finishes loading a snapshot. Loading sometimes fails at random, which leaves the process without data.
     pub(super) fn on_loaded(&mut self, host: usize) {
         let own = self.new_history();
         let failed = own.as_str().starts_with('0');
@@ -297,8 +297,8 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Takes the complete commands received so far and the stream's lock, unless the stream has
-    /// ended.
+    /// Begins to apply the complete commands received so far. Until they are applied, the stream is locked. If the
+    /// stream is no longer accepted, closes its link instead.
     fn receive_segment(&mut self, host: usize, bytes: Vec<u8>) {
         let endless = self.has_injected_bug(InjectedBug::StreamAfterPromotion);
         let store = &mut self.data.stores[host];
@@ -342,7 +342,8 @@ impl<E: Debug> Simulation<E> {
         self.data_within(self.data.settings.apply, DataEvent::Apply { at });
     }
 
-    /// Breaks a link within a transaction. That is rare, so the break is forced if the bug that it reveals is injected.
+    /// Breaks a link within a transaction. This happens too rarely by chance, so it is forced when the bug
+    /// `ResumedTransactions` is injected.
     pub(super) fn break_within_transaction(&mut self, host: usize) {
         let store = &self.data.stores[host];
         let within = store.follower.as_ref().is_some_and(|follower| follower.session.in_transaction());
@@ -361,8 +362,8 @@ impl<E: Debug> Simulation<E> {
         self.handle_replica_event(host, ReplicaEvent::Closed);
     }
 
-    /// Executes some commands of the segment, each under its slot's lock. After the last command the segment's bytes
-    /// enter the log.
+    /// Executes some commands of the segment, each while its slot is locked. After the last command, the bytes of the
+    /// segment enter the log.
     pub(super) fn apply_command_batch(&mut self, host: usize) {
         let (at, wall) = (self.process(host), self.wall_of(host));
         for _ in 0..=self.random.below(3) {
@@ -402,7 +403,7 @@ impl<E: Debug> Simulation<E> {
         self.change_role(host);
     }
 
-    /// Appends the segment's bytes to the log and reports them as applied.
+    /// Appends the bytes of the segment to the log and reports them as applied.
     fn log_segment(&mut self, host: usize) {
         let endless = self.has_injected_bug(InjectedBug::StreamAfterPromotion);
         let store = &mut self.data.stores[host];

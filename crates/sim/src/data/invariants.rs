@@ -15,10 +15,10 @@ mod no_overwrite;
 mod same_data;
 mod waits;
 
-/// An event in the life of a process's data.
+/// An event that concerns the data of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataChange {
-    /// No command is half done, so data and log describe the same state.
+    /// No command is partly executed, so data and log describe the same state.
     Consistent,
     /// A client's write is acknowledged.
     Acknowledged {
@@ -26,42 +26,42 @@ pub(crate) enum DataChange {
         write: u64,
         /// The log offset directly after the write.
         end: ReplOffset,
-        /// Whether the client was told that the write is on disk.
+        /// Whether the write is guaranteed to be on disk.
         durable: bool,
     },
     /// The append-only file is synced up to this offset.
     Synced { offset: ReplOffset },
-    /// WAIT or WAITAOF for an offset returns this number of copies.
+    /// WAIT or WAITAOF for `offset` returned `copies`.
     Copied { offset: ReplOffset, wanted: RequiredCopies, copies: CopyCount },
     /// A command of the master's stream was executed on a replica.
     Applied,
-    /// A snapshot begins to replace the data, or has just replaced it.
+    /// A snapshot starts to replace the data, or has just replaced it.
     Replaced,
     /// A key was removed because its slot moved to another node.
     Dropped { key: Key },
     /// A replica acknowledged this offset.
     AcknowledgedByReplica { replica: usize, offset: ReplOffset },
-    /// A process starts to accept writes as a master; before that it replicated `from`.
+    /// A process begins to accept writes as a master. `from` is the master that it replicated before.
     Promoted { from: Option<usize> },
-    /// The process starts to follow a master, or follows another one.
+    /// The process begins to follow a master, or switches to another one.
     Demoted,
-    /// The process restarts, with its disk or with an empty one.
+    /// The process restarts, with or without its data.
     Restarted { keeps_data: bool },
-    /// The process is no longer a replica of `master`; `None` if an operator made all nodes forget it.
+    /// `master` no longer counts the process as its replica; `None` if an operator made all nodes forget it.
     Forgotten { master: Option<usize> },
 }
 
-/// An event together with the process's data after the event.
+/// An event, and the data of the process after the event.
 pub(super) struct DataObservation<'a> {
     pub(super) host: usize,
     pub(super) store: &'a ReplicaState,
     pub(super) change: DataChange,
 }
 
-/// A data invariant, with the name under which violations are reported.
+/// An invariant of the data that checks events, with the name under which its violations are reported.
 pub(super) type NamedInvariant = (InvariantName, Box<dyn for<'a> Invariant<DataObservation<'a>> + Send>);
 
-/// Returns the event invariants of the data; `handover` and `waits` check states.
+/// Returns all invariants that check events. `handover` and `waits` check states instead.
 pub(super) fn all() -> Vec<NamedInvariant> {
     vec![
         (InvariantName::SameData, Box::new(same_data::ReplicaDataEquality::default())),

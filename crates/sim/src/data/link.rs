@@ -1,4 +1,4 @@
-//! Simulates the connections of replicas to masters: ordered bytes or the end of the connection.
+//! Simulates the connections of replicas to masters. A connection carries ordered bytes or its end.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use crate::delivery_queue::{DeliveryPoll, DeliveryQueue};
 use crate::simulation::Simulation;
 use replication::master::PeerId;
 
-/// Interval at which bytes held back by the network are retried.
+/// Interval at which the delivery of bytes is retried during a partition.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A connection of a replica. Side 0, the replica, opened it; side 1, the master, accepted it.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     hosts: [usize; 2],
-    /// Whether each side still has the connection open.
+    /// Whether the connection is still open at each side.
     open: [bool; 2],
     delivery_queues: [DeliveryQueue<StreamItem>; 2],
 }
@@ -49,7 +49,7 @@ impl<E: Debug> Simulation<E> {
             return;
         };
         if self.cannot_communicate(from, to) || !self.processes[to].has_power {
-            // No process accepts the connection, so the waiting side will time out.
+            // No process accepts the connection, so the replica will time out.
         } else if self.processes[to].is_up {
             self.enqueue(link, 1, StreamItem::Accepted);
             self.enqueue(link, 0, StreamItem::Connected);
@@ -59,7 +59,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Sends an item towards a side.
+    /// Puts an item in flight to this side.
     pub(super) fn enqueue(&mut self, link: u64, side: usize, item: StreamItem) {
         let Some(hosts) = self.data.links.get(&link).map(|link| link.hosts) else { return };
         let at = self.now + self.latency(hosts[1 - side], hosts[side]);
@@ -77,7 +77,8 @@ impl<E: Debug> Simulation<E> {
         self.enqueue(link, 1 - side, StreamItem::Closed);
     }
 
-    /// Breaks the connections of a process that has ended. Its peers notice unless the machine died with it.
+    /// Breaks the connections of a process that has ended. With `told`, its peers are notified; otherwise its host lost
+    /// power.
     pub(super) fn break_links(&mut self, host: usize, told: bool) {
         let of_host = |link: &Link| link.hosts.iter().position(|one| *one == host);
         let broken: Vec<(u64, usize)> =
@@ -91,7 +92,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Delivers the items that are due at a side.
+    /// Delivers the items that are due at this side.
     pub(super) fn deliver_due(&mut self, link: u64, side: usize) {
         loop {
             let Some(hosts) = self.data.links.get(&link).map(|link| link.hosts) else { return };
@@ -100,7 +101,7 @@ impl<E: Debug> Simulation<E> {
             let blocked_for = if self.is_cut(from, to) || frozen {
                 Some(RETRY_INTERVAL)
             } else {
-                // A follower reads nothing while it applies or loads.
+                // A replica does not read while it applies the stream or loads a snapshot.
                 (side == 0 && self.is_follower_busy(to, link)).then_some(Duration::from_millis(1))
             };
             let Some(lane) = self.data.links.get_mut(&link).map(|link| &mut link.delivery_queues[side])
@@ -129,7 +130,7 @@ impl<E: Debug> Simulation<E> {
         if !open[side] {
             match item {
                 StreamItem::Closed => drop(self.data.links.remove(&link)),
-                // The connection no longer exists at this side, so the kernel resets it.
+                // The connection no longer exists at the receiver, so its kernel resets the connection.
                 _ if self.processes[here].has_power => self.enqueue(link, 1 - side, StreamItem::Closed),
                 _ => {}
             }

@@ -8,12 +8,12 @@ use crate::clients::Words;
 /// The number of redirections and retries after which a client gives up.
 const MAX_ATTEMPTS: u8 = 8;
 
-/// Commands of one slot that a client sends in sequence, each after the reply to the previous one. The write of the
-/// unique number, which ends each request, is not included.
+/// Commands of one slot that a client sends in sequence, each after the reply to the previous one. Every request is
+/// followed by a write of a unique number, which is not included here.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(super) key: Key,
-    /// The remaining single commands and transactions.
+    /// The transactions and single commands that have not been executed yet.
     pub(super) transactions: Vec<Vec<Words>>,
     /// Whether the client sends ASKING before the next command.
     pub(super) asking: bool,
@@ -32,19 +32,19 @@ impl Request {
     }
 }
 
-/// What a client does after its request was not served.
+/// What a client does when its request was not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NextAttempt {
     /// Retries at another server, after ASKING if `asking` is set.
     Redirect { address: String, asking: bool },
     /// Retries at the same server.
     Retry,
-    /// Retries at a random other server.
+    /// Retries at another server, chosen at random.
     TryAny,
 }
 
-/// Derives the client's next step from the replies to the `sent` commands; `None` if they were
-/// served. Other errors count as replies.
+/// Derives the client's next step from the replies to `sent` commands. Returns `None` if they were served; errors that
+/// are not redirections count as replies.
 pub(super) fn next_attempt(replies: &[Value], sent: usize) -> Option<NextAttempt> {
     let errors = replies.iter().filter_map(|reply| match reply {
         Value::Error(text) => Some(text.as_str()),

@@ -1,7 +1,8 @@
-//! Simulates role changes. A change happens first in the log, then in write admission, then in the replication thread.
+//! Simulates role changes. A change takes effect first in the log, then in write admission, then in the replication
+//! thread.
 //!
-//! Orders are carried out one at a time, as under the node's role lock. A change of the stream waits for the segment
-//! being applied, which holds the stream's lock.
+//! Role changes happen one at a time, because a node has one role lock. If a stream segment is being applied, it holds
+//! the lock of the stream, and the role change waits.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -21,10 +22,10 @@ pub(crate) enum RoleChange {
     /// The process becomes a replica.
     BecomeReplica {
         master: usize,
-        /// Whether the local data belongs to another history, so that it cannot be continued.
+        /// Whether the data belongs to another history than the master's, so that it cannot be continued.
         foreign: bool,
     },
-    /// The process becomes a replica of this process and asks it to take over (PSYNC FAILOVER).
+    /// The process becomes a replica of `to` and asks that process to take over (PSYNC FAILOVER).
     HandOver {
         to: usize,
     },
@@ -33,14 +34,14 @@ pub(crate) enum RoleChange {
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Queues an order to change the role.
+    /// Queues a role change.
     pub(crate) fn queue_role_change(&mut self, host: usize, order: RoleChange) {
         self.data.stores[host].role_changes.push_back(order);
         self.change_role(host);
         self.plan_data_tick(host);
     }
 
-    /// Carries out the next order unless another order is in progress or the stream's lock is taken.
+    /// Performs the next role change, unless another one is in progress or a stream segment is being applied.
     pub(super) fn change_role(&mut self, host: usize) {
         let mid_piece = self.data.stores[host].applying_segment.is_some()
             && !self.has_injected_bug(InjectedBug::StreamAfterPromotion);
@@ -93,7 +94,7 @@ impl<E: Debug> Simulation<E> {
         self.data_within(800, DataEvent::Published { at });
     }
 
-    /// Handles a master's request to take over.
+    /// Handles the request of a master that this replica take over.
     pub(super) fn take_over(&mut self, host: usize, request: &PsyncRequest) -> Result<(), &'static str> {
         let store = &mut self.data.stores[host];
         if store.upstream().is_none() {
@@ -102,7 +103,7 @@ impl<E: Debug> Simulation<E> {
         if store.position().id.as_str().as_bytes() != request.id.as_slice() {
             return Err("ERR PSYNC FAILOVER replid must match my replid.");
         }
-        // A stream segment is being applied, and the node waits for the stream's lock.
+        // A stream segment is being applied, so the role change must wait for the lock of the stream.
         if store.applying_segment.is_some()
             || store.unpublished_change.is_some()
             || !store.role_changes.is_empty()
@@ -111,12 +112,12 @@ impl<E: Debug> Simulation<E> {
         }
         store.has_taken_over = true;
         self.queue_role_change(host, RoleChange::BecomeMaster);
-        // The role is published before the request is answered.
+        // The new role is published before the request is answered.
         self.publish_role(host);
         Ok(())
     }
 
-    /// After a completed handover, records the new master as if an operator had set it.
+    /// Once a handover has completed, records the new master as if an operator had configured it.
     pub(crate) fn record_new_master(&mut self, host: usize) {
         let store = &mut self.data.stores[host];
         let config = replica_config(&self.data.settings, store);

@@ -1,5 +1,5 @@
-//! Simulates the master's side of replication: the replication thread, which carries out the orders of the driver
-//! ([`replication::MasterDriver`]), and the replica connections.
+//! Simulates the master's side of replication: the replication thread, which carries out the actions of the driver
+//! ([`replication::MasterDriver`]), and the connections of replicas.
 
 use std::fmt::Debug;
 
@@ -37,11 +37,11 @@ pub(super) struct ReplicaConnection {
     incarnation: u64,
     profile: PeerProfile,
     input: Vec<u8>,
-    /// The cursor from which the log is streamed.
+    /// The position in the log from which the stream is sent; `None` before the stream starts.
     streams: Option<CursorId>,
-    /// Whether a check for new log data is scheduled.
+    /// Whether an event that checks for new log data is scheduled.
     awaited_snapshot: bool,
-    /// The snapshot that this replica waits for, until it is sent.
+    /// The snapshot to send to this replica, once it is written.
     snapshot: Option<Vec<u8>>,
 }
 
@@ -71,8 +71,8 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Processes messages. The replication thread is also the applier, so it takes none within a
-    /// segment.
+    /// Processes queued messages. The replication thread also applies the stream, so no message is processed while a
+    /// segment is being applied.
     pub(super) fn take_messages(&mut self, host: usize) {
         loop {
             let store = &mut self.data.stores[host];
@@ -114,18 +114,18 @@ impl<E: Debug> Simulation<E> {
         self.release_copies(host);
     }
 
-    /// Returns the process that opened the connection if it still runs in that incarnation.
+    /// Returns the replica's host if the process that opened the connection still runs.
     fn running_replica(&self, host: usize, peer: PeerId) -> Option<usize> {
         let peer = self.data.stores[host].peers.get(&peer)?;
         (self.processes[peer.host].incarnation == peer.incarnation).then_some(peer.host)
     }
 
-    /// Handles bytes from a replica's connection.
+    /// Handles bytes received from a replica.
     pub(super) fn receive(&mut self, host: usize, id: PeerId, bytes: &[u8]) {
         let Some(peer) = self.data.stores[host].peers.get_mut(&id) else { return };
         peer.input.extend_from_slice(bytes);
         let mut input = std::mem::take(&mut peer.input);
-        // A loading replica sends newlines as keepalives, which are not part of a command.
+        // A replica that loads a snapshot sends newlines as keepalives. They are not part of a command.
         let signs = input.iter().take_while(|byte| **byte == b'\n').count();
         input.drain(..signs);
         let mut batch = Batch::default();
@@ -192,10 +192,10 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Returns whether the replica's data belongs to a history that the master can continue.
+    /// Returns whether this master may serve a replica with such data.
     fn can_serve(&self, host: usize, id: PeerId, asked: &Args<'_>) -> bool {
         let store = &self.data.stores[host];
-        // A replica that has just fetched its snapshot from this process has the process's data.
+        // A replica that has just received a snapshot from this process has no data of its own.
         let fetched = store.peers.get(&id).is_some_and(|peer| peer.profile.snapshot_connection.is_some());
         let has_data = || !fetched && PsyncRequest::parse(*asked).is_ok_and(|request| request.has_data());
         let may = match store.copies {
@@ -239,7 +239,7 @@ impl<E: Debug> Simulation<E> {
                 let at = self.process(host);
                 self.data_within(3000, DataEvent::TakeSnapshot { at, transfer, peers, eof });
             }
-            // No replica receives the snapshot any more, so there is nothing to cancel.
+            // No replica needs the snapshot any more, so there is nothing to cancel.
             MasterDriverAction::CancelSnapshot(_) => {}
             MasterDriverAction::Send(peer, bytes) => self.send(host, peer, bytes),
             MasterDriverAction::Continue { peer, id } => {
@@ -278,7 +278,7 @@ impl<E: Debug> Simulation<E> {
             }
             MasterDriverAction::CloseLog => {
                 let store = &mut self.data.stores[host];
-                // With an append-only file, the replies are sent after its next sync.
+                // With an append-only file, the log stays open, because the file still reads from it.
                 if store.file.is_none() {
                     store.log.close();
                 }
@@ -286,7 +286,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Takes a snapshot of the data and the log's end at a moment when no slot is locked.
+    /// Takes a snapshot and records its log offset. If a slot is locked, retries later.
     pub(super) fn take_snapshot(&mut self, host: usize, transfer: TransferId, peers: Vec<PeerId>, eof: bool) {
         if !self.data.stores[host].can_snapshot() {
             let at = self.process(host);
@@ -298,8 +298,7 @@ impl<E: Debug> Simulation<E> {
         let fresh = self.new_history();
         let store = &mut self.data.stores[host];
         store.log.open(fresh);
-        // A master has no selected database to record. A replica knows it from its master, and it is 0 in the
-        // simulation.
+        // Only a replica records the database that its master has selected, which is always 0 in the simulation.
         let db = store.upstream().map(|_| 0);
         let cut = SnapshotPosition::record(&mut store.log, transfer, &peers, db);
         let data = store.data_store.snapshot(store.log.position(), &store.slot_states());
@@ -325,12 +324,12 @@ impl<E: Debug> Simulation<E> {
         self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::SnapshotTaken(cut)));
     }
 
-    /// Handles a snapshot file that is completely written.
+    /// Handles the end of writing a snapshot file.
     pub(super) fn written(&mut self, host: usize, transfer: TransferId) {
         self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::Written(transfer)));
     }
 
-    /// Returns whether a replica still runs in the incarnation in which it last connected.
+    /// Returns whether the replica process that last connected still runs.
     pub(crate) fn is_replica_alive(&self, host: usize, replica: usize) -> bool {
         let mut peers = self.data.stores[host].peers.values().filter(|peer| peer.host == replica);
         peers.next_back().is_some_and(|peer| self.is_incarnation(replica, peer.incarnation))
@@ -342,7 +341,7 @@ impl<E: Debug> Simulation<E> {
         self.schedule_stream(host);
     }
 
-    /// Wakes all replica connections that had reached the end of the log.
+    /// Wakes the connections of all replicas that had reached the end of the log.
     pub(super) fn schedule_stream(&mut self, host: usize) {
         self.check_invariants(host, DataChange::Consistent);
         let at = self.process(host);
@@ -383,13 +382,13 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Removes a replica whose connection has ended.
+    /// Forgets a replica whose connection has ended.
     pub(super) fn drop_peer(&mut self, host: usize, id: PeerId) {
         self.data.stores[host].peers.remove(&id);
         self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::Closed(id)));
     }
 
-    /// Runs the due timers of a process's replication machines unless their thread is busy.
+    /// Calls the replication state machines whose deadline has passed, unless their thread is busy.
     pub(super) fn tick_data(&mut self, host: usize) {
         let now = self.clock_of(host);
         self.data.stores[host].tick_at = None;
@@ -402,7 +401,7 @@ impl<E: Debug> Simulation<E> {
         if self.data.stores[host].next_pending_check().is_some_and(|due| due <= now) {
             let ReplicaState { master_driver: serving, log, .. } = &mut self.data.stores[host];
             let mut orders = Vec::new();
-            // Write admission is not simulated here, because there are few writers.
+            // The number of writers is small, so write admission is not simulated.
             serving.check_pending(now, log, &mut orders);
             self.carry_out(host, orders);
         }
@@ -411,7 +410,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Schedules the next timer of a process's machines unless an earlier one is scheduled.
+    /// Schedules the next deadline of the replication state machines, unless an earlier one is scheduled.
     pub(super) fn plan_data_tick(&mut self, host: usize) {
         if !self.processes[host].is_up {
             return;

@@ -1,9 +1,9 @@
-//! Carries slot migration states from a master's machine to those of its replicas: in the stream, ordered with the
+//! Carries the states of slot migrations from a master to its replicas: as commands in the stream, ordered with the
 //! writes, and in each snapshot.
 //!
-//! As in the node, a change from the stream is recorded before its bytes enter the log, so that the machine learns of
-//! the change before the offset. A snapshot includes all changes that were announced before it was taken, even if the
-//! announcing machine has not carried them out yet.
+//! As in the real node, a change from the stream is recorded before its bytes enter the log, so that the `gossip` state
+//! machine learns of the change before it learns of the offset. A snapshot includes all changes that were announced
+//! before it was taken, even those that the announcing node has not carried out yet.
 
 use std::fmt::Debug;
 
@@ -14,17 +14,17 @@ use slot_routing::{ReplOffset, Slot, Topology};
 use super::ReplicaState;
 use crate::simulation::Simulation;
 
-/// Slot state changes that a machine must still learn of or carry out.
+/// Slot state changes that have been announced but not processed yet.
 #[derive(Debug, Default)]
 pub(crate) struct SlotMoves {
-    /// Changes announced by the master, for this process's machine.
+    /// Changes that the master announced, to be passed to this process's `gossip` state machine.
     heard: Vec<ClusterInput>,
-    /// Changes announced by this process's machine, to be carried out once the replicas have them.
+    /// Changes that this process announced. It carries them out once the replicas have acknowledged them.
     said: Vec<(u64, Slot, SlotChange)>,
 }
 
 impl SlotMoves {
-    /// Takes the master's announcements received since the last call.
+    /// Returns the master's announcements that arrived since the last call.
     pub(crate) fn take(&mut self) -> Vec<ClusterInput> {
         std::mem::take(&mut self.heard)
     }
@@ -37,19 +37,19 @@ impl SlotMoves {
         self.heard.push(input);
     }
 
-    /// Removes an announced change that the machine has carried out or abandoned.
+    /// Removes an announced change that has been carried out or abandoned.
     pub(crate) fn carried_out(&mut self, token: u64) {
         self.said.retain(|(other, ..)| *other != token);
     }
 
-    /// Formats the slot states for replicas of a process that routes by this topology.
+    /// Encodes the slot states for replicas of a process whose routing follows `topology`.
     fn states(&self, topology: &Topology) -> String {
         gossip::slot_states(topology, self.said.iter().map(|(_, slot, change)| (*slot, change)))
     }
 }
 
 impl ReplicaState {
-    /// Returns the slot states that accompany a snapshot.
+    /// Returns the slot states to include in a snapshot.
     pub(super) fn slot_states(&self) -> String {
         let topology = self.engine().topology.as_ref().map(|topology| topology.load_full());
         topology.map(|topology| self.moves.states(&topology)).unwrap_or_default()
@@ -57,8 +57,8 @@ impl ReplicaState {
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Announces a slot change to the replicas of `host`. Returns the offset to acknowledge and the
-    /// number of replicas, or `None` if nothing is announced.
+    /// Announces a slot change to the replicas of `host`. Returns the offset that they must acknowledge and their
+    /// number; `None` if no replica can read the announcement.
     pub(crate) fn say_slot_change(
         &mut self,
         host: usize,

@@ -1,4 +1,4 @@
-//! Simulates SHUTDOWN: a process stops as its machine decides ([`replication::ShutdownSequence`]) and restarts
+//! Simulates SHUTDOWN: a process stops as its state machine decides ([`replication::ShutdownSequence`]) and restarts
 //! with its data.
 
 use std::collections::BTreeSet;
@@ -29,19 +29,19 @@ pub(super) struct Shutdown {
     end: ReplOffset,
 }
 
-/// The event that the shutdown waits for.
+/// What the shutdown waits for.
 enum ShutdownStep {
-    /// The end of the commands that were running when writes were blocked.
+    /// Waits for the end of the commands that were running when writes were blocked.
     WritesBlocked(BTreeSet<u64>),
-    /// All connected replicas in sync with the log's end.
+    /// Waits until all connected replicas have reached the end of the log.
     InSync,
-    /// The takeover by the chosen replica. With `was_requested`, the replica has been asked.
+    /// Waits for the chosen replica to take over. `was_requested` is set once the replica has been asked.
     HandedOver { was_requested: bool },
-    /// A moment at which the data can be saved.
+    /// Waits for a moment at which the data can be saved.
     Save,
-    /// A sync of the append-only file up to `target`, or another failure of it.
+    /// Waits until the append-only file is synced up to `target`, or fails.
     Flushed { target: SyncTarget },
-    /// Nothing more: the process ends when it is next polled.
+    /// Waits for nothing: the process ends when it is next polled.
     Finished,
 }
 
@@ -55,7 +55,7 @@ impl ReplicaState {
         })
     }
 
-    /// Returns the node id of a replica that has the log up to `end`, if there is one.
+    /// Returns the node id of a replica whose log has reached `end`, if there is one.
     fn successor(&self, end: ReplOffset) -> Option<NodeId> {
         let topology = self.engine().topology.as_ref().map(|topology| topology.load_full())?;
         let in_sync = self.master_driver.master().in_sync_node_ids(end)?;
@@ -65,7 +65,7 @@ impl ReplicaState {
         in_sync.into_iter().find(is_there)
     }
 
-    /// Returns the number of replicas that have the log up to `end`.
+    /// Returns the number of replicas whose log has reached `end`.
     fn in_sync(&self, end: ReplOffset) -> usize {
         self.replicas().filter(|(_, acknowledged)| *acknowledged >= end).count()
     }
@@ -97,7 +97,7 @@ impl<E: Debug> Simulation<E> {
         self.schedule_stop_check(host);
     }
 
-    /// Returns a process that has finished its shutdown, to be killed. Always `None` after healing.
+    /// Returns a process that has finished its shutdown and must be killed now. Always `None` after healing.
     pub(crate) fn take_finished_shutdown(&mut self) -> Option<usize> {
         let is_over = |host: &usize| {
             let stopping = self.data.stores[*host].stopping.as_ref();
@@ -107,7 +107,7 @@ impl<E: Debug> Simulation<E> {
         (0..self.data.stores.len()).find(is_over).filter(|_| !self.healed)
     }
 
-    /// Passes the awaited event to the shutdown's machine if the event has happened.
+    /// If the event that the shutdown waits for has happened, passes it to the shutdown's state machine.
     pub(super) fn drive_stop(&mut self, host: usize) {
         if self.healed {
             self.data.stores[host].stopping = None;
@@ -198,8 +198,8 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Checks that replicas counted as in sync really are in sync. A replica whose host has died is exempt if the
-    /// master has not noticed yet.
+    /// Checks that replicas counted as in sync really have all writes. A replica whose host has died is exempt if the
+    /// master may not have noticed that yet.
     fn check_in_sync(&mut self, host: usize) {
         let store = &self.data.stores[host];
         let Some(end) = store.stopping.as_ref().map(|stopping| stopping.end) else { return };
@@ -211,7 +211,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Asks a replica that is in sync to take over and returns whether there is one.
+    /// Asks a replica that has the whole log to take over. Returns whether there is such a replica.
     fn tell_successor(&mut self, host: usize) -> bool {
         let store = &mut self.data.stores[host];
         let end = store.stopping.as_ref().map_or(ReplOffset(0), |stopping| stopping.end);
@@ -231,7 +231,7 @@ impl<E: Debug> Simulation<E> {
             (stopping.step, stopping.end) = (ShutdownStep::Flushed { target }, end);
             return None;
         }
-        // The current stream segment must be applied first.
+        // The stream segment that is being applied must be finished first.
         if !store.can_snapshot() {
             return None;
         }

@@ -31,20 +31,20 @@ use crate::RandomSource;
 use crate::clients::Words;
 use crate::delivery_queue::DeliveryQueue;
 
-/// A group of keys, identified by their common slot.
+/// A group of keys that share a slot, identified by the number of that slot.
 pub(crate) type Key = u16;
 
-/// Commands that have executed but still hold their slot's lock.
+/// Commands that have been executed, but whose slot is still locked.
 #[derive(Debug)]
 pub(super) struct UnfinishedWrite {
     pub(super) key: Key,
-    /// The effects for the log: those of all commands but the last, and those of the last one.
+    /// The effects to log: those of the last command, and before them those of all other commands.
     pub(super) effects: [Vec<u8>; 2],
-    /// The unique number that the commands wrote, if they got so far.
+    /// The unique number that the commands wrote; `None` if they did not get that far.
     pub(super) write: Option<u64>,
-    /// The number of the history in which the commands began.
+    /// The value of `ReplicaState::history` when the commands began.
     pub(super) begun_in: u64,
-    /// The commands not yet sent and the client's next step, if there are any.
+    /// The rest of the client's request and its next step, if the request is not finished.
     pub(super) rest_of_request: Option<(Box<Request>, NextAttempt)>,
 }
 
@@ -61,27 +61,27 @@ pub(crate) struct ReplicaState {
     pub(super) copies_wanted: CopyWaiters,
     pub(super) stopping: Option<Shutdown>,
     pub(super) role_changes: VecDeque<RoleChange>,
-    /// A role change that is carried out in the log but not published yet.
+    /// A role change that has taken effect in the log but is not published yet.
     pub(super) unpublished_change: Option<ReplicationMessage>,
     pub(super) replica_driver: ReplicaDriver<usize>,
     pub(super) follower: Option<Follower>,
-    /// The segment being applied, which holds the stream's lock.
+    /// The stream segment that is being applied. Until it is finished, the stream is locked.
     pub(super) applying_segment: Option<StreamSegment>,
     pub(super) load: Option<SnapshotLoad>,
-    /// A snapshot that is sent to replicas once it is complete.
+    /// A snapshot for replicas that is still being written.
     pub(super) snapshot_file: Option<Vec<u8>>,
     pub(super) master_driver: MasterDriver,
     pub(super) peers: BTreeMap<PeerId, ReplicaConnection>,
     pub(super) inbox: DeliveryQueue<ReplicationMessage>,
     pub(crate) moves: SlotMoves,
-    /// The processes that may become replicas of this one.
+    /// Which replicas this process accepts.
     pub(crate) copies: ReplicaAdmission,
-    /// The number of the data's history. It is odd while one history has ended and the next has not begun, so that
-    /// writes may not be logged (`CommitPoint`).
+    /// Changes whenever a history ends or begins. It is odd between two histories, when writes must not be logged
+    /// (`CommitPoint`).
     pub(super) history: u64,
-    /// Whether the node took over at its master's request.
+    /// Whether the node took over at the request of its master.
     pub(crate) has_taken_over: bool,
-    /// The RDB file on disk, with the history position that it contains.
+    /// The RDB file on disk, and the position in the history that it contains.
     saved: Option<(Vec<u8>, Position)>,
     /// The append-only file; `None` without `appendonly yes`.
     pub(super) file: Option<DataFile>,
@@ -121,7 +121,7 @@ impl ReplicaState {
         }
     }
 
-    /// Creates the state of the restarted process, which keeps this one's files if `kept` is set.
+    /// Returns the state of the process after a restart. With `kept`, it keeps the files of this process.
     pub(super) fn restarted(&self, mut fresh: Self, kept: bool) -> Self {
         fresh.saved = self.saved.clone().filter(|_| kept);
         if let Some((snapshot, position)) = &fresh.saved {
@@ -131,12 +131,12 @@ impl ReplicaState {
         fresh
     }
 
-    /// Returns whether a write that began in this history can still enter the log.
+    /// Returns whether the history has not changed since `begun_in`, so that a write that began then is logged.
     pub(super) fn is_logged_since(&self, begun_in: u64) -> bool {
         begun_in == self.history && begun_in.is_multiple_of(2)
     }
 
-    /// Saves the RDB file at a consistent point.
+    /// Saves the RDB file if the data is in a consistent state.
     pub(super) fn save(&mut self) {
         if self.file.is_none() && self.can_snapshot() && self.log.is_open() {
             let position = self.log.position();
@@ -149,14 +149,14 @@ impl ReplicaState {
         self.saved.as_ref().is_some_and(|(_, position)| position.offset >= end)
     }
 
-    /// Returns whether a snapshot is possible: no slot is locked, and nothing is being applied or
-    /// loaded.
+    /// Returns whether a snapshot can be taken: no slot is locked, no stream segment is being applied and nothing is
+    /// being loaded.
     pub(super) fn can_snapshot(&self) -> bool {
         self.running.is_empty() && self.applying_segment.is_none() && self.load.is_none()
     }
 
-    /// Returns when replica lag is next checked, by the process's clock; `None` until the log
-    /// grows.
+    /// Returns when replica lag must be checked next, by the process's clock; `None` if nothing was logged since the
+    /// last check.
     pub(super) fn next_pending_check(&self) -> Option<Instant> {
         let NextPendingCheck { log_end: past, earliest_check: at } =
             self.master_driver.next_pending_check()?;
@@ -171,7 +171,7 @@ impl ReplicaState {
         self.position().offset
     }
 
-    /// Returns how much of the log is on the process's disk.
+    /// Returns how much of the log is stored on the process's disk.
     pub(super) fn on_disk(&self) -> OnDisk {
         let synced = |file: &DataFile| file.synced().map_or(OnDisk::NotYet, OnDisk::UpTo);
         self.file.as_ref().map_or(OnDisk::AppendOnlyOff, synced)
@@ -182,12 +182,12 @@ impl ReplicaState {
         self.replica_driver.failover_offset(&self.log)
     }
 
-    /// Returns whether this is a replica whose data matches no state of its master.
+    /// Returns whether this is a replica whose data is no valid state of its master.
     pub(crate) fn has_invalid_data(&self) -> bool {
         self.upstream().is_some() && !self.log.is_open()
     }
 
-    /// Returns whether a requested role change has not happened yet.
+    /// Returns whether a role change has been requested but not published yet.
     pub(crate) fn is_changing_role(&self) -> bool {
         !self.role_changes.is_empty() || self.unpublished_change.is_some()
     }
@@ -202,19 +202,19 @@ impl ReplicaState {
         self.upstream().is_some() && self.replica_driver.is_in_sync()
     }
 
-    /// Returns since when the link to the master has been down, by the process's clock. `None` while the link is up and
-    /// on masters.
+    /// Returns since when the link to the master has been down, by the process's clock. `None` if the link is up or the
+    /// process is a master.
     pub(crate) fn down_since(&self) -> Option<Instant> {
         self.replica_driver.replica()?.down_since()
     }
 
-    /// Returns the machine that follows the master; `None` on a master.
+    /// Returns the replica's state machine; `None` on a master.
     pub(crate) fn replica(&self) -> Option<&Replica> {
         self.replica_driver.replica()
     }
 
-    /// Returns the state of the replication link for the bus: when the last data from the master arrived, or since when
-    /// the link is down.
+    /// Returns the state of the replication link as the `gossip` state machine needs it: when the last data from the
+    /// master arrived, or since when the link has been down.
     pub(crate) fn source(&self) -> gossip::ReplicationSource {
         let Some(machine) = self.replica_driver.replica() else { return gossip::ReplicationSource::Never };
         match machine.down_since() {
@@ -226,8 +226,8 @@ impl ReplicaState {
         }
     }
 
-    /// Returns the streaming replicas with their acknowledged offsets. For a replica that has reconnected, only its
-    /// newest connection counts.
+    /// Returns the replicas that receive the stream, with their acknowledged offsets. For a replica that reconnected,
+    /// only its newest connection counts.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = (usize, ReplOffset)> + '_ {
         let mut each = BTreeMap::new();
         for (id, peer) in self.master_driver.master().peers() {
@@ -238,12 +238,12 @@ impl ReplicaState {
         each.into_iter().filter_map(|(host, acknowledged)| Some((host, acknowledged?)))
     }
 
-    /// Returns all connected replicas, synchronized or not.
+    /// Returns all connected replicas, including those that are still synchronizing.
     pub(crate) fn followers(&self) -> impl Iterator<Item = usize> + '_ {
         self.master_driver.master().peers().filter_map(|(id, _)| Some(self.peers.get(&id)?.host))
     }
 
-    /// Returns the engine, whose gates and slots decide which commands run.
+    /// Returns the engine, whose node flags and slots decide which commands may run.
     pub(crate) fn engine(&self) -> Ref<'_, Engine> {
         self.data_store.engine()
     }
@@ -253,7 +253,7 @@ impl ReplicaState {
         self.engine().topology.as_ref().map(|topology| topology.load().myself)
     }
 
-    /// Sets or clears a gate of the node.
+    /// Sets or clears a flag of the node.
     pub(crate) fn set_node_flag(&self, state: NodeFlags, holds: bool) {
         self.engine().settings.set_node_flag(state, holds);
     }
@@ -271,8 +271,8 @@ impl ReplicaState {
             && !gate.contains(NodeFlags::READ_ONLY_REPLICA)
     }
 
-    /// Executes a client's pipeline, after ASKING if `asking` is set. Returns the client's next
-    /// step if it was not served, and the effects.
+    /// Executes a client's pipeline, after ASKING if `asking` is set. Returns the client's next step if the pipeline
+    /// was not served, and the effects.
     pub(super) fn serve(
         &mut self,
         session: &mut Session,
@@ -300,12 +300,12 @@ impl ReplicaState {
         engine.pauses.end_expired(&engine.settings, wall).is_some()
     }
 
-    /// Executes requests that another node sends as a client; returns the replies and the effects.
+    /// Executes requests that another node sends as a client. Returns the replies and the effects.
     pub(crate) fn receive(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
         self.data_store.receive(wall, requests)
     }
 
-    /// Deletes a migrated key; returns the outcome and the effects.
+    /// Deletes a migrated key. Returns the result and the effects.
     pub(crate) fn release(
         &mut self,
         name: &[u8],
@@ -315,7 +315,7 @@ impl ReplicaState {
         self.data_store.release(name, wall, captured)
     }
 
-    /// Returns whether a command holds the slot's lock.
+    /// Returns whether a command has locked the slot.
     pub(crate) fn is_locked(&self, key: Key) -> bool {
         self.running.values().any(|running| running.key == key)
     }
@@ -325,13 +325,13 @@ impl ReplicaState {
         self.position().id
     }
 
-    /// Returns the history of the snapshot being loaded.
+    /// Returns the history of the snapshot that is being loaded, if any.
     pub(crate) fn loading_history(&self) -> Option<ReplId> {
         self.load.as_ref().map(|load| load.position.id)
     }
 
-    /// Returns the commands that hold a slot's lock now. Once they have ended, every lock has been
-    /// free.
+    /// Returns the commands that have a slot locked now. After they have ended, every slot has been unlocked at least
+    /// once.
     pub(crate) fn under_way(&self) -> BTreeSet<u64> {
         self.running.keys().copied().collect()
     }

@@ -1,4 +1,4 @@
-//! Simulates clients that block on keys, one per server.
+//! Simulates clients that block on keys, one client per server.
 
 use std::fmt::Debug;
 
@@ -8,14 +8,14 @@ use crate::simulation::Simulation;
 use crate::waiting::WaitingClient;
 use crate::{InjectedBug, clients};
 
-/// The blocking client of a server, and the slot of its last command's keys.
+/// The blocking client of a server, and the slot of the keys in its last command.
 pub(super) struct Waits {
     pub(super) client: WaitingClient,
     pub(super) key: Key,
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Lets the client continue or block, then checks that it does not block in vain.
+    /// Lets the client continue or send a blocking command, then checks that it is not blocked in vain.
     pub(super) fn block_client(&mut self, host: usize) {
         let wall = self.wall_of(host);
         let slots: Vec<Key> = self.data.slots.iter().map(|slot| slot.number()).collect();
@@ -28,7 +28,8 @@ impl<E: Debug> Simulation<E> {
         });
         let key = if client.is_blocked() { key } else { wanted.unwrap_or(key) };
         let is_free = !store.is_locked(key);
-        // A local write on a replica would stay in the replica's data and differ from the master's.
+        // Clients of writable replicas do not block, because their commands would make the data differ from the
+        // master's.
         let begins = !client.is_blocked() && wanted.is_some() && is_free && !store.allows_local_writes();
         let (told, effects) = store.data_store.with_databases(|data| match client.is_blocked() {
             true if is_free && !endless => client.end(data, wall),

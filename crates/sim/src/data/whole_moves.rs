@@ -1,5 +1,5 @@
-//! Simulates the data side of atomic slot migrations: the snapshot and later changes, blocked writes, and imported data
-//! that stays hidden until the target owns the slots.
+//! Simulates the data of atomic slot migrations: the snapshot and the changes after it, blocked writes, and imported
+//! data that is hidden until the target owns the slots.
 
 use std::fmt::Debug;
 
@@ -15,7 +15,7 @@ use crate::simulation::Simulation;
 /// A command that recreates or changes a key, in RESP.
 pub(crate) type Change = Vec<u8>;
 
-/// Creates the session that executes the commands of a migration's source.
+/// Creates the session in which the target executes commands from the source.
 pub(crate) fn source_session() -> Session {
     Session::new(0, CommandOrigin::Source, true)
 }
@@ -28,26 +28,26 @@ impl ReplicaState {
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Returns commands that recreate the keys of these slots, and a cursor for the changes after them. `None` while a
-    /// command or a load makes a consistent snapshot impossible.
+    /// Takes a snapshot of these slots. Returns commands that recreate their keys, and a cursor for later changes.
+    /// `None` if a running command or a load makes a consistent snapshot impossible.
     pub(crate) fn cut_slots(&mut self, host: usize, keys: &[Key]) -> Option<(Vec<Change>, CursorId)> {
         let store = &mut self.data.stores[host];
         if !store.can_snapshot() || !store.log.is_open() {
             return None;
         }
-        // The reset makes the next change select its database.
+        // Makes the next change that is logged select its database.
         store.log.reset_selected_db();
         let end = store.log.position().offset;
         let copies = keys.iter().flat_map(|key| store.data_store.restore_commands(*key)).collect();
         Some((copies, store.log.add_own_cursor(end)))
     }
 
-    /// Returns the number of log bytes that a cursor has not read; `None` if the log no longer has them.
+    /// Returns the number of log bytes after a cursor; `None` if the log no longer contains all of them.
     pub(crate) fn unread_log(&self, host: usize, cursor: CursorId) -> Option<u64> {
         self.data.stores[host].log.unread_bytes(cursor).ok()
     }
 
-    /// Reads the next part of the log; `None` if the log no longer contains it.
+    /// Reads log bytes and advances the cursor; `None` if the log no longer contains the next bytes.
     pub(crate) fn read_log(&mut self, host: usize, cursor: CursorId) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         let chunk = self.data.settings.max_chunk;
@@ -76,7 +76,8 @@ impl<E: Debug> Simulation<E> {
         !keys.iter().any(|key| self.data.stores[host].is_locked(*key))
     }
 
-    /// Begins an import after deleting old data in its slots. Returns whether the import could begin.
+    /// Begins an import after deleting old data in its slots. Returns whether the import could begin, which it cannot
+    /// while a command has such a slot locked.
     pub(crate) fn begin_import(&mut self, host: usize, import: &Establish) -> bool {
         let are_free = import.slots().iter().all(|slot| {
             !self.data.stores[host].is_locked(slot.number())
@@ -91,13 +92,13 @@ impl<E: Debug> Simulation<E> {
         are_free
     }
 
-    /// Returns whether a pause blocks the commands of a migration's source.
+    /// Returns whether a pause blocks the commands that the source of a migration sends.
     pub(crate) fn is_import_paused(&self, host: usize) -> bool {
         self.data.stores[host].is_paused(self.wall_of(host))
     }
 
-    /// Executes another node's changes and replicates them. Must not be called while imports are
-    /// paused. An error means that a change was not applied.
+    /// Executes commands from the source of a migration and replicates them. Must not be called during a pause. An
+    /// error means that a change was not applied.
     pub(crate) fn take_changes(
         &mut self,
         host: usize,
@@ -110,7 +111,7 @@ impl<E: Debug> Simulation<E> {
         taken
     }
 
-    /// Ends an import: its data becomes visible, or is deleted.
+    /// Ends an import. If it succeeded, its data becomes visible; otherwise its data is deleted.
     pub(crate) fn end_import(&mut self, host: usize, import: &Establish, outcome: Result<(), String>) {
         let slots: Vec<_> = import.slots().iter().collect();
         let at = self.process(host);
@@ -136,14 +137,14 @@ impl<E: Debug> Simulation<E> {
         self.schedule_stream(host);
     }
 
-    /// Drops the imports of the old master after a promotion.
+    /// After a promotion, drops the imports that the old master had announced.
     pub(super) fn drop_imports(&mut self, host: usize) {
         for import in self.data.stores[host].imports.running_imports() {
             self.end_import(host, &import, Err("A failover occurred during slot import".to_owned()));
         }
     }
 
-    /// Returns a key that differs between two processes.
+    /// Returns a key whose last write differs between two processes, with both values.
     pub(crate) fn differing_key(
         &self,
         one: usize,

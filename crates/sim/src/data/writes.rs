@@ -14,8 +14,8 @@ use crate::trace::nanos;
 use crate::{InjectedBug, clients};
 
 impl<E: Debug> Simulation<E> {
-    /// Starts client writes to some of these keys, at random times within `micros` microseconds and each at a random
-    /// server.
+    /// Starts client writes to some of these keys, each at a random server and at a random time within `micros`
+    /// microseconds.
     pub(crate) fn clients_write(&mut self, keys: impl Iterator<Item = Key>, micros: u64) {
         for key in keys {
             if !self.random.percent(30) {
@@ -39,7 +39,7 @@ impl<E: Debug> Simulation<E> {
         (!servers.is_empty()).then(|| self.random.pick(&servers))
     }
 
-    /// Locks the slot and executes the commands if they are allowed. The lock is held until their effects are in the
+    /// Locks the slot and executes the commands if they are allowed. The slot stays locked until the effects are in the
     /// log.
     pub(super) fn begin_write(&mut self, host: usize, mut request: Box<Request>) {
         let (at, key, wall) = (self.process(host), request.key, self.wall_of(host));
@@ -48,7 +48,7 @@ impl<E: Debug> Simulation<E> {
         if store.is_locked(key) {
             return self.schedule_data(self.now + LOCK_RETRY_INTERVAL, DataEvent::Begin { at, request });
         }
-        // The node checks its lease at the beginning of each event loop iteration.
+        // As in the node, the lease is checked at the beginning of each event loop iteration.
         store.engine().check_lease(nanos(clock));
         let number = self.data.writes + 1;
         let mut last = vec![["SET", marker_key(key), &number.to_string()].map(str::to_owned).to_vec()];
@@ -83,7 +83,8 @@ impl<E: Debug> Simulation<E> {
         self.data_within(self.data.settings.command, DataEvent::End { at, command });
     }
 
-    /// Appends the effects to the log, unlocks the slot and acknowledges the commands; then the client continues.
+    /// Appends the effects to the log, unlocks the slot and acknowledges the commands. Then the client continues with
+    /// the rest of its request.
     pub(super) fn end_write(&mut self, host: usize, command: u64) {
         let (unlogged, careless) = (
             self.has_injected_bug(InjectedBug::UnloggedEffects),
@@ -112,7 +113,7 @@ impl<E: Debug> Simulation<E> {
                 self.data.stores[host].data_store.last_write(key) >= Some(write),
                 "a client's write is done"
             );
-            // Without the injected bug, the connection is closed without a reply.
+            // With `ReplyAfterDemotion`, the client gets a reply; a correct server closes the connection instead.
             let is_careless = self.has_injected_bug(InjectedBug::ReplyAfterDemotion);
             if is_careless || self.data.stores[host].is_logged_since(begun_in) {
                 self.answer_client(host, key, write);
@@ -123,7 +124,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Appends effects of local changes to the log of a master.
+    /// Appends the effects of local changes to the log of a master.
     pub(crate) fn log_effects(&mut self, host: usize, effects: &[u8]) {
         if !effects.is_empty() {
             self.data.stores[host].log.append(0, effects);
@@ -131,7 +132,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Redirects a client that was not served, or lets it retry somewhere.
+    /// Redirects a client whose request was not served, or lets it retry at some server.
     fn retry_elsewhere(&mut self, host: usize, mut request: Box<Request>, next: NextAttempt) {
         if !request.use_attempt() {
             return;
@@ -144,7 +145,7 @@ impl<E: Debug> Simulation<E> {
             NextAttempt::Retry => Some(host),
             NextAttempt::TryAny => None,
         };
-        // The client was redirected to an address at which no process runs.
+        // There may be no running process at the address to which the client was redirected.
         let to = to.filter(|to| self.processes[*to].is_up);
         request.asking &= to.is_some();
         if let Some(to) = to.or_else(|| self.any_server()) {
@@ -171,8 +172,8 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Empties slots that return to this node before their deletion has finished. Called before the process routes by
-    /// the new topology.
+    /// Empties slots that this node gains again before it had finished deleting their old keys. Must be called before
+    /// the process publishes `topology`.
     pub(crate) fn empty_returning_slots(&mut self, host: usize, topology: &Topology) {
         let store = &mut self.data.stores[host];
         let Some(before) = store.engine().topology.as_ref().map(|before| before.load_full()) else { return };
@@ -183,7 +184,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Deletes a slot's keys unless the slot is served here again or this is a replica.
+    /// Deletes the keys of a slot, unless the node serves the slot again or is a replica.
     pub(super) fn empty_slot(&mut self, host: usize, key: Key) {
         let (now, at, slot) = (self.now, self.process(host), slot_of(key));
         if !self.data.stores[host].slots_to_empty.contains(slot) {
@@ -197,7 +198,7 @@ impl<E: Debug> Simulation<E> {
         self.data.stores[host].slots_to_empty.remove(slot);
     }
 
-    /// Deletes all keys of another node's slot.
+    /// Deletes all keys of a slot that belongs to another node.
     pub(super) fn empty_slot_at_once(&mut self, host: usize, slot: Slot) -> RemainingKeys {
         loop {
             let (left, effects) = self.data.stores[host].data_store.delete_moved_keys(slot.number());
@@ -213,7 +214,7 @@ impl<E: Debug> Simulation<E> {
     pub(super) fn expire(&mut self, host: usize) {
         let wall = self.wall_of(host);
         let store = &mut self.data.stores[host];
-        // The node's expiry skips locked slots; the simulated expiry waits until no slot is locked.
+        // The node's expiry skips locked slots, but the simulated expiry waits until no slot is locked.
         if store.can_snapshot() {
             let effects = store.data_store.expire(wall);
             self.log_effects(host, &effects);
@@ -221,7 +222,7 @@ impl<E: Debug> Simulation<E> {
     }
 }
 
-/// Returns a client's write for a writable replica. The write is not replicated and is lost with the next snapshot.
+/// Returns a client's write for a writable replica. The write is not replicated, and the next snapshot overwrites it.
 fn local_write(name: &str) -> Vec<clients::Words> {
     let own = format!("{name}own");
     let words = |line: &[&str]| line.iter().map(|word| (*word).to_owned()).collect();

@@ -1,8 +1,8 @@
 //! Two nodes that can communicate do not both serve a slot for long, whatever caused the conflict.
 //!
-//! A node can take an epoch without an election (TAKEOVER, CLUSTER SETSLOT). That epoch may equal
-//! another node's or be outdated until the two nodes communicate. Equal epochs must be resolved as
-//! a collision, lower ones by an UPDATE.
+//! A node can take an epoch without an election (TAKEOVER, CLUSTER SETSLOT). Until that node communicates with the
+//! others, its epoch may be outdated or equal to another node's. Equal epochs must then be resolved as a collision,
+//! outdated epochs by an UPDATE.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use slot_routing::Ownership;
 use crate::InvariantName;
 use crate::cluster::{ClusterWorld, NODE_TIMEOUT};
 
-/// A stale link after a partition is dropped after the node timeout and a new one starts with a
-/// PING; some packets may also be lost.
+/// After a partition, a stale link is dropped after the node timeout and the new link starts with a PING. In addition,
+/// some packets may be lost.
 const MAX_CONFLICT_TIME: Duration = Duration::from_millis(3 * NODE_TIMEOUT.as_millis() as u64);
 
 impl ClusterWorld {

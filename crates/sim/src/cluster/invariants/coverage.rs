@@ -1,4 +1,4 @@
-//! After healing, every slot is served by one master, and all nodes agree on it.
+//! After healing, every slot is served by one master, and all nodes agree on that master.
 
 use gossip::Node;
 use slot_routing::{Epoch, NodeId, Role, Slot};
@@ -54,7 +54,7 @@ pub(in crate::cluster) fn disagreement(world: &ClusterWorld) -> Option<String> {
 /// The roles and slot owners in a node's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ClusterView {
-    /// The known nodes, each with a master's epoch or a replica's master.
+    /// The known nodes: for a master its epoch, for a replica its master.
     nodes: Vec<(NodeId, Result<Epoch, Option<NodeId>>)>,
     owners: Vec<Option<NodeId>>,
     doubtful_nodes: usize,

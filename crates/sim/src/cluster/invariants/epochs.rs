@@ -1,6 +1,5 @@
-//! Epochs never decrease. The claimed epoch survives even power failures because other nodes have
-//! acted on it; the highest seen epoch survives as long as the machine has power and the node does
-//! not die during a write.
+//! Epochs never decrease. The claimed epoch survives even a power failure, because other nodes have acted on it. The
+//! highest seen epoch survives unless the host loses power or the node dies during a write.
 
 use slot_routing::{Epoch, NodeId};
 
@@ -26,7 +25,7 @@ impl Invariant<ClusterObservation<'_>> for Epochs {
                 self.current.remove(id);
                 Ok(())
             }
-            // A node that was reset has no slots and claims no epoch.
+            // A node that was reset has no slots, so it claims no epoch.
             ClusterObservation::Reset { id } => {
                 self.claimed.remove(id);
                 Ok(())

@@ -1,10 +1,10 @@
-//! A replica that stands for election yields to siblings with newer data.
+//! A replica that stands for election yields to other replicas of its master that have newer data.
 //!
-//! As in Redis, better replicas only get a shorter delay, so a replica may win although a slower or
-//! unreachable sibling was ahead. The invariant is about ranks: when a replica requests votes, its
-//! rank is at least the number of siblings that it considers healthy and whose latest packet showed
-//! a higher offset. Those packets must be recent if the sibling can communicate. A replica whose
-//! data was dropped for a snapshot that never loaded must not stand at all.
+//! As in Redis, replicas with newer data only get a shorter delay, so a replica may win although a slower or
+//! unreachable sibling had newer data. The invariant is therefore about ranks: when a replica requests votes, its rank
+//! is at least the number of siblings that it considers healthy and whose latest packet showed a higher offset. That
+//! packet must be recent if the sibling can communicate. A replica that dropped its data for a snapshot and never
+//! loaded the snapshot must not stand for election at all.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use super::{ClusterObservation, voters};
 use crate::InvariantName;
 use crate::cluster::{ClusterWorld, NODE_TIMEOUT};
 
-/// Siblings send a packet every half node timeout, and one packet may be lost.
+/// Siblings send a packet every half node timeout. The limit allows for one lost packet.
 const MAX_SILENCE: Duration = Duration::from_millis(3 * NODE_TIMEOUT.as_millis() as u64);
 
 impl ClusterWorld {
-    /// Checks a machine's decision to stand for election when the machine makes it.
+    /// Checks the actions of a state machine that decides to stand for election.
     pub(in crate::cluster) fn watch_candidacy(&mut self, host: usize, out: &[ClusterAction]) {
         for action in out {
             match action {
@@ -29,8 +29,8 @@ impl ClusterWorld {
                     self.hosts[host].rank = Some(*rank);
                 }
                 ClusterAction::Send { packet, .. } if matches!(packet.body, MessageBody::AuthRequest) => {
-                    // Not the master in the current state: the actions may come from several steps, and
-                    // a later step may have promoted this node.
+                    // The current state may no longer show the failed master: the actions may come from several steps,
+                    // and a later step may have promoted this node.
                     self.hosts[host].failed_master = packet.header.replica_of;
                     let rank = self.hosts[host].rank.take();
                     let by_operator = packet.header.message_flags.has(MessageFlags::FORCE_ACK);
@@ -49,7 +49,8 @@ impl ClusterWorld {
                 }
                 ClusterAction::Log(ClusterEvent::Election(ElectionEvent::Won(epoch))) => {
                     let gossip = self.gossip(host);
-                    // Use the masters from before the promotion, because the old master may have voted for the winner.
+                    // The failed master is added because it may have voted for the winner, but the promotion has
+                    // removed its slots.
                     let (winner, failed_master) = (gossip.id(), self.hosts[host].failed_master);
                     let voters = voters(gossip).filter(|id| *id != winner).chain(failed_master).collect();
                     let agreed = self.takeovers.record_election(winner);
@@ -80,8 +81,8 @@ impl ClusterWorld {
         let mut pending_inputs = None;
         for node in gossip.nodes().filter(sibling) {
             let received_headers = self.hosts[host].received_headers.get(&node.id);
-            // Packets from before the sibling followed this master say nothing about this master's data. A packet that
-            // arrives now may have arrived after the decision.
+            // Packets that a sibling sent before it followed this master say nothing about this master's data. A packet
+            // that arrives at this moment may have arrived after the decision.
             let now = self.simulation.now;
             let of_master = received_headers.filter(|received_headers| {
                 received_headers.header.replica_of == master && received_headers.at < now

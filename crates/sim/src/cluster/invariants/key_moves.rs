@@ -1,6 +1,6 @@
-//! A key that MIGRATE deleted from its source exists at the target.
+//! A key that MIGRATE deleted at its source exists at the target.
 //!
-//! A target that has died or become a replica since then is exempt, because it may have lost the key.
+//! A target that has since died or become a replica is exempt, because it may have lost the key.
 
 use crate::InvariantName;
 use crate::cluster::ClusterWorld;

@@ -1,7 +1,6 @@
 //! A master that cannot reach a majority of the masters stops accepting writes within a time limit.
 //!
-//! The limit is the node timeout, plus the time until an unanswered PING counts as silence, plus
-//! network delay.
+//! The limit is the node timeout, plus the time after which an unanswered PING counts as a failure, plus network delay.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ const MAX_ISOLATED_WRITE_TIME: Duration = Duration::from_millis(2 * NODE_TIMEOUT
 impl ClusterWorld {
     pub(in crate::cluster) fn check_reach(&mut self, host: usize) {
         let (now, looked_at) = (self.simulation.now, &self.hosts[host]);
-        // The machine has decided already, and the decision is about to be published.
+        // A decision has already been made and is about to be published.
         if looked_at.publishing.is_some() {
             return;
         }

@@ -1,8 +1,7 @@
 //! Each slot has one owner per epoch.
 //!
-//! This holds for epochs from elections (with the exception in `takeovers`). Epochs taken without
-//! an election (SETSLOT, TAKEOVER, collisions) may coincide until the nodes communicate; `claims`
-//! checks those.
+//! This holds for epochs from elections (with the exception described in `takeovers`). Epochs taken without an election
+//! (SETSLOT, TAKEOVER, collisions) may be equal until the nodes communicate; the invariant `claims` checks those.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +10,7 @@ use slot_routing::{Epoch, NodeId, Ownership, Role, SLOT_COUNT, Slot};
 use super::ClusterObservation;
 use crate::invariant::{Invariant, SetOnce};
 
-/// Only one slot in this many is checked, which still includes slots of every master and migrated slots.
+/// Only every n-th slot is checked. The checked slots include some of every master and some that are migrated.
 const CHECKED_SLOT_STEP: usize = SLOT_COUNT / 60;
 
 #[derive(Debug, Default)]

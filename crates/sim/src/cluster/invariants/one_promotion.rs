@@ -1,5 +1,4 @@
-//! At most one replica is elected per epoch, whichever master failed (with the exception in
-//! `takeovers`).
+//! At most one replica is elected per epoch, whichever master failed (with the exception described in `takeovers`).
 
 use slot_routing::{Epoch, NodeId};
 

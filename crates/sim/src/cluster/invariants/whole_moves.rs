@@ -1,7 +1,7 @@
-//! A node that claims atomically migrated slots has all writes that their previous owner acknowledged, even if either
-//! node was frozen.
+//! A node that claims atomically migrated slots has every write that their previous owner acknowledged, even if one of
+//! the two nodes was frozen.
 //!
-//! Sources that were replaced or died during the migration are exempt.
+//! Sources that died or were replaced during the migration are exempt.
 
 use crate::InvariantName;
 use crate::cluster::ClusterWorld;

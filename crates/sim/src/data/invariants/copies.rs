@@ -1,7 +1,7 @@
-//! WAIT and WAITAOF count only copies that exist or existed.
+//! WAIT and WAITAOF count only copies that exist or have existed.
 //!
-//! A replica has a copy once its log of the master's history reaches the offset, and a copy on disk
-//! once its file is synced that far; `durable` checks the truth of that sync.
+//! A replica has a copy once its log has reached the offset in the master's history. The copy is on disk once the
+//! replica's file is synced up to the offset; the invariant `durable` checks that such a sync is real.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,17 @@ use slot_routing::ReplOffset;
 use super::{DataChange, DataObservation};
 use crate::invariant::Invariant;
 
-/// A replica's host, incarnation and history. A cluster master identifies replicas by node id;
-/// other masters count a reconnected replica twice until they notice that its old connection is
-/// dead.
+/// Identifies a copy by host, incarnation and history. A cluster master identifies replicas by node id; other masters
+/// count a reconnected replica twice until they notice that its old connection is dead.
 type Copy = (usize, usize, ReplId);
 
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// The highest offset that each copy has ever had in memory.
+    /// The highest offset that each copy has reached in memory.
     highest_offsets: BTreeMap<Copy, ReplOffset>,
-    /// The highest offset that each copy has ever had on disk.
+    /// The highest offset that each copy has reached on disk.
     synced: BTreeMap<Copy, ReplOffset>,
-    /// How often each process has restarted.
+    /// The number of restarts of each process.
     incarnations: BTreeMap<usize, usize>,
 }
 

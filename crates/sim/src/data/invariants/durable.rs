@@ -1,5 +1,4 @@
-//! Writes acknowledged under `appendfsync always` survive a restart, whether the process was killed
-//! or lost power, unless its disk is lost.
+//! Writes acknowledged under `appendfsync always` survive both a kill and a power failure, unless the disk is lost.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +9,7 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct Durable {
-    /// For each master, the log end of its last write acknowledged under `always`.
+    /// For each master, the offset after its last write that was acknowledged under `always`.
     acknowledged: BTreeMap<usize, ReplOffset>,
 }
 

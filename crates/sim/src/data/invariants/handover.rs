@@ -1,7 +1,7 @@
-//! A replica has every acknowledged write if it takes over in an orderly handover, or if a stopping master counts it as
-//! in sync.
+//! A replica has every acknowledged write if it takes over in a handover, or if its stopping master counts it as in
+//! sync.
 //!
-//! The master blocks client writes until the replica takes over, so it cannot have acknowledged more.
+//! The master blocks client writes until the replica takes over, so it acknowledges no further writes.
 
 use std::fmt::Debug;
 
@@ -11,7 +11,7 @@ use crate::InvariantName;
 use crate::simulation::Simulation;
 
 impl<E: Debug> Simulation<E> {
-    /// Checks that a replica considered in sync has the master's writes.
+    /// Checks that a replica which its master counts as in sync has all writes of the master.
     pub(crate) fn check_handover(&mut self, master: usize, replica: usize) {
         let wall = self.wall_of(master);
         let is_held = {
@@ -25,7 +25,7 @@ impl<E: Debug> Simulation<E> {
         for key in self.data.slots.iter().map(|slot| slot.number()).collect::<Vec<_>>() {
             let [there, here] =
                 [master, replica].map(|host| self.data.stores[host].data_store.last_write(key));
-            // A master that lost its data has fewer writes than its replica, which is correct.
+            // A master that has lost its data may have fewer writes than its replica.
             if there > here {
                 let what = format!(
                     "host {replica} counts as in sync with {here:?} of slot {key}, and host {master} has {there:?}"

@@ -1,7 +1,6 @@
-//! A replica does not give up its master's writes when that master returns empty.
+//! A replica does not drop its master's writes when that master restarts without data.
 //!
-//! Writes that a replica acknowledged must survive somewhere, since the master's memory and file
-//! are gone.
+//! The memory and the files of the master are gone, so the writes survive only at replicas that acknowledged them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,18 +12,18 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct NoErasure {
-    /// Masters that acknowledged writes in their current incarnation.
+    /// Masters that have acknowledged a write in their current incarnation.
     written: BTreeSet<usize>,
-    /// How often each process has restarted.
+    /// The number of restarts of each process.
     incarnations: BTreeMap<usize, usize>,
-    /// For each replica, the master and incarnation to which it last acknowledged data.
+    /// For each replica, the master to which it last acknowledged data, and the incarnation of that master.
     copies: BTreeMap<usize, (usize, usize)>,
     /// The latest replication id of each process.
     histories: BTreeMap<usize, ReplId>,
-    /// Masters that returned empty and have not been replicas since, with the history they lost. A
-    /// snapshot of that history may still be in flight.
+    /// Masters that restarted empty and have not been replicas since, each with the history that it lost. A snapshot of
+    /// that history may still be in flight.
     returned_empty: BTreeMap<usize, ReplId>,
-    /// Replicas that an operator removed, which are exempt.
+    /// Replicas that an operator removed. They are exempt from the invariant.
     forgotten: BTreeSet<usize>,
 }
 
@@ -81,14 +80,13 @@ impl Invariant<DataObservation<'_>> for NoErasure {
 }
 
 impl NoErasure {
-    /// Checks a snapshot that begins to replace a replica's data.
+    /// Checks a snapshot that starts to replace the data of a replica.
     fn check_replaced(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let host = seen.host;
-        // The log is closed but not restarted, so its offset still shows the extent of the old
-        // data.
+        // The log is closed but has not restarted, so its offset still tells how much data the replica had.
         let had_data = seen.store.offset() > ReplOffset(0);
         let copied = self.copies.remove(&host).filter(|_| had_data && !self.forgotten.contains(&host));
-        // Data from the master's current incarnation is continued history, so nothing is lost.
+        // Data from the current incarnation of the master is not lost, because the master continues that history.
         let of_before = |(master, incarnation): (usize, usize)| {
             (incarnation < self.incarnation(master)).then_some(master)
         };

@@ -1,8 +1,7 @@
 //! An acknowledged write that reached a replica survives the promotion of that replica.
 //!
-//! A write has reached the replica once the replica has acknowledged it to the master, as counted
-//! by WAIT. Exempt are writes that the replica had only in memory before a restart, and writes
-//! replaced by a snapshot.
+//! A write has reached a replica once the replica has acknowledged it to the master, as counted by WAIT. Two kinds of
+//! writes are exempt: those that a replica had only in memory before it restarted, and those replaced by a snapshot.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +13,9 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct NoLoss {
-    /// The writes that each master has acknowledged since its promotion, by their end in the log.
+    /// For each master, the writes that it has acknowledged since its promotion, by their end in the log.
     acknowledged: BTreeMap<usize, BTreeMap<ReplOffset, (Key, u64)>>,
-    /// The acknowledged writes that reached each replica.
+    /// For each replica, the acknowledged writes that have reached it.
     replicated_writes: BTreeMap<usize, ReplicatedWrites>,
 }
 
@@ -42,8 +41,8 @@ impl NoLoss {
         }
     }
 
-    /// Forgets a process's own writes when it restarts or changes its role; writes that reached
-    /// replicas remain.
+    /// Forgets the writes that a process acknowledged or received before it restarted or changed its role. Writes of
+    /// this process that reached replicas remain.
     fn forget(&mut self, host: usize) {
         self.acknowledged.remove(&host);
         self.replicated_writes.remove(&host);
@@ -58,7 +57,7 @@ impl Invariant<DataObservation<'_>> for NoLoss {
         match seen.change {
             DataChange::Acknowledged { key, write, end, .. } if seen.store.log.is_open() => {
                 self.acknowledged.entry(host).or_default().insert(end, (key, write));
-                // The write may have reached replicas before the client got the reply.
+                // A replica may have received the write before the client received the reply.
                 let has_it =
                     |reached: &&mut ReplicatedWrites| reached.master == host && reached.end_offset >= end;
                 for reached in self.replicated_writes.values_mut().filter(has_it) {

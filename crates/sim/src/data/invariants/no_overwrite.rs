@@ -1,4 +1,4 @@
-//! An acknowledged write stays until its master changes the key or is no longer a master.
+//! An acknowledged write persists until its master changes the key or is demoted.
 //!
 //! If a promoted node still applied the stream of its old master, that stream would overwrite the write.
 

@@ -1,7 +1,7 @@
 //! Two processes at the same offset of the same history have equal data.
 //!
-//! A replication id promises this, and partial resynchronization relies on it. After healing, every
-//! replica must also converge to its master's data, which is checked as part of liveness.
+//! A replication id promises this, and partial resynchronization relies on it. After healing, the data of every replica
+//! must also converge to that of its master, which is checked as part of liveness.
 
 use replication::ReplId;
 use slot_routing::ReplOffset;
@@ -9,8 +9,8 @@ use slot_routing::ReplOffset;
 use super::{DataChange, DataObservation};
 use crate::invariant::{Invariant, SetOnce};
 
-/// Only every 128th offset is checked. All processes are checked at the same offsets, and a difference persists, so it
-/// is still found.
+/// Only offsets that are multiples of this number are checked. They are the same in all processes, and a difference
+/// persists, so it is still detected.
 const CHECK_INTERVAL: u64 = 128;
 
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct ReplicaDataEquality {
 impl Invariant<DataObservation<'_>> for ReplicaDataEquality {
     fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let store = seen.store;
-        // Data and log differ briefly while a segment or a command is executed.
+        // While a segment or a command is being executed, the data differs from the log.
         if seen.change != DataChange::Consistent || !store.log.is_open() || !store.can_snapshot() {
             return Ok(());
         }

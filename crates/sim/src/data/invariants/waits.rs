@@ -1,5 +1,5 @@
-//! Every wait ends: a blocked client is served as soon as an element is available or its timeout
-//! passes, and is redirected when its key moves to another node.
+//! Every wait ends. A blocked client is served as soon as an element is available or its timeout passes. If its key
+//! moves to another node, the client is redirected.
 
 use std::fmt::Debug;
 
@@ -11,7 +11,7 @@ use crate::data::data_store::slot_of;
 use crate::simulation::Simulation;
 
 impl<E: Debug> Simulation<E> {
-    /// Checks a server's blocked client right after its wait was polled.
+    /// Checks the blocked client of a server after the client had the chance to continue.
     pub(in crate::data) fn check_waits(&mut self, host: usize) {
         let (wall, takes_writes) = (self.wall_of(host), |key| self.takes_writes(host, key));
         let Some(key) = self.data.stores[host].waits.as_ref().map(|waits| waits.key) else { return };
