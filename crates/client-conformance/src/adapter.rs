@@ -24,9 +24,9 @@ const MAX_STDERR_BYTES: usize = 4000;
 pub enum AdapterFailure {
     /// No answer arrived within the request's timeout.
     TimedOut,
-    /// The adapter's process exited, so later requests fail too.
+    /// The adapter's process exited, so all later requests fail as well.
     Exited,
-    /// The adapter wrote this line, which is not valid in the protocol or answers another request.
+    /// The adapter wrote this line, which is malformed or answers a different request.
     InvalidLine(String),
 }
 
@@ -134,7 +134,7 @@ impl Adapter {
         }
     }
 
-    /// Returns the end of the adapter's standard error, which explains most failed starts.
+    /// Returns the end of the adapter's standard error, which explains why most failed adapters did not start.
     #[must_use]
     pub(crate) fn stderr_tail(&mut self) -> String {
         let mut bytes = Vec::new();

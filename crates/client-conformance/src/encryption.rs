@@ -1,8 +1,7 @@
-//! Terminates TLS in front of scripted nodes and forwards the plain bytes over a second socket
-//! pair.
+//! Terminates TLS in front of scripted nodes and forwards the plain bytes over a second pair of sockets.
 //!
-//! The nodes are unaware of TLS. A connection keeps the certificate of its handshake; a new
-//! connection gets the current one, as with real servers.
+//! The nodes are unaware of TLS. A connection keeps the certificate of its handshake. A new connection gets the current
+//! certificate, as with real servers.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -57,7 +56,7 @@ impl TlsFrontend {
         self.authority.path()
     }
 
-    /// Replaces the certificate for new connections; open connections keep theirs.
+    /// Replaces the certificate for new connections. Open connections keep the old one.
     pub(crate) fn replace_certificate(&self, of: CertificateAuthority) {
         *lock(&self.now) = Arc::clone(match of {
             CertificateAuthority::Trusted => &self.second,
@@ -78,7 +77,7 @@ impl TlsFrontend {
         let ends = (Arc::new(outer), Arc::new(inner));
         let (incoming, other) = ((ends.0.clone(), ends.1.clone(), Arc::clone(&tls)), ends);
         thread::spawn(move || {
-            // If either direction ends, the connection is over.
+            // The result does not matter: the connection is closed when either direction ends.
             let _ = decrypt(&incoming.0, &incoming.1, &incoming.2);
             close(&incoming.0, &incoming.1);
         });
@@ -110,7 +109,8 @@ fn decrypt(mut outer: &TcpStream, mut inner: &TcpStream, tls: &Mutex<ServerConne
             while !rest.is_empty() {
                 tls.read_tls(&mut rest)?;
                 let state = tls.process_new_packets();
-                // A handshake error queues an alert, which is sent too.
+                // If the handshake fails, TLS queues an alert for the client, which must be sent before the error is
+                // returned.
                 while tls.wants_write() {
                     tls.write_tls(&mut outer)?;
                 }

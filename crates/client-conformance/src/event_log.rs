@@ -16,7 +16,7 @@ pub struct LogEntry {
     pub event: LogEvent,
 }
 
-/// The kinds of events that can prove or disprove a fault of the library.
+/// The kinds of events. They can prove or disprove that the library is at fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", content = "text", rename_all = "kebab-case")]
 pub enum LogEvent {
@@ -29,7 +29,7 @@ pub enum LogEvent {
     /// The client closed the connection, or the connection broke.
     #[serde(rename = "closed")]
     ClientClosed,
-    /// The node closed the connection, as its state or a fault demands.
+    /// The node closed the connection because of its state or an injected fault.
     #[serde(rename = "ended")]
     NodeClosed,
     /// The node received this command from the client.

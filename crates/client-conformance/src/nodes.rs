@@ -7,7 +7,7 @@ use crate::event_log::{LogEntry, LogEvent};
 use crate::scenario::NodeEvent;
 use crate::simulation::{ExecutedCommand, RefusedCommand};
 
-/// The events, executed commands and refused commands that the nodes recorded.
+/// What the nodes recorded: events, executed commands and refused commands.
 #[derive(Debug, Default)]
 pub(crate) struct NodesRecord {
     pub(crate) log: Vec<LogEntry>,
@@ -19,9 +19,9 @@ pub(crate) struct NodesRecord {
 pub(crate) trait Nodes {
     /// Returns the milliseconds since the scenario began.
     fn now(&self) -> u64;
-    /// Returns `host:port` by node name.
+    /// Returns the address of each node as `host:port`, by node name.
     fn addresses(&self) -> BTreeMap<String, String>;
-    /// Returns the CA certificate file for the client if the nodes use TLS.
+    /// Returns the file with the CA certificate that the client should trust; `None` without TLS.
     fn ca_file(&self) -> Option<&Path>;
     /// Appends an event to the log.
     fn log_event(&self, event: LogEvent);
@@ -29,6 +29,6 @@ pub(crate) trait Nodes {
     fn event(&self, event: &NodeEvent);
     /// Publishes a message as another client would, with SPUBLISH if `sharded` is set.
     fn publish(&self, channel: &str, data: &str, sharded: bool);
-    /// Returns the recorded events once the scenario is over.
+    /// Returns everything that was recorded, once the scenario is over.
     fn take_record(&self) -> NodesRecord;
 }

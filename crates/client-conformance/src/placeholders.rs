@@ -1,7 +1,8 @@
 //! Replaces key placeholders in scenarios.
 //!
-//! `key(a)` becomes a key in a slot that node `a` serves at the beginning, and `key(a,2)` another such key; the seed
-//! decides which keys are drawn. Placeholders may be part of a word: `{key(a)}:list` is in the slot of `key(a)`.
+//! `key(a)` is replaced by a key in a slot that node `a` serves at the beginning, and `key(a,2)` by another such key.
+//! The seed decides which keys are drawn. Placeholders may be part of a word: `{key(a)}:list` is in the slot of
+//! `key(a)`.
 
 use std::collections::BTreeMap;
 

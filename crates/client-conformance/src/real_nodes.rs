@@ -41,13 +41,13 @@ impl Servers {
     }
 }
 
-/// The options make servers persist their data, so that a killed server restarts with it.
+/// The appendonly options make a killed server restart with its data.
 const SERVER_OPTIONS: &str =
     "--cluster-enabled yes --cluster-node-timeout 2000 --appendonly yes --appendfsync always";
 
 /// Timeout of the test program's own requests.
 const OWN_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long to wait for the last MONITOR lines; a busy machine delivers them late.
+/// Time limit for the last MONITOR lines to arrive. They arrive late if the machine is busy.
 const MONITOR_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which the marker is sent again, because a marker sent before MONITOR was active is not seen.
 const MARKER_RETRY: Duration = Duration::from_millis(200);
@@ -55,7 +55,7 @@ const MARKER_RETRY: Duration = Duration::from_millis(200);
 /// The real servers that replace a scenario's scripted nodes.
 pub(crate) struct RealNodes {
     servers: Arc<Inner>,
-    /// The threads that wait to carry out delayed events.
+    /// Threads that carry out events of the scenario after a delay.
     delayed_events: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -65,7 +65,7 @@ struct Inner {
     record: Arc<MonitorRecord>,
 }
 
-/// The servers, and the mapping from scenario nodes to them.
+/// The running servers, and which of them plays which node of the scenario.
 struct Deployment {
     nodes: Vec<Node>,
     node_of: BTreeMap<String, usize>,
@@ -157,19 +157,19 @@ impl Inner {
         self.record.log_event(LogEntry { ms, node: String::new(), connection: 0, event });
     }
 
-    /// Opens a connection of the test program and registers its port, so that the verdict ignores its commands.
+    /// Opens a connection for the test program. Its port is registered, so that the verdict ignores its commands.
     fn harness_connection(&self, node: &Node) -> Option<Connection> {
         let mut connection = node.try_connect().ok()?;
         connection.set_timeout(OWN_REQUEST_TIMEOUT);
-        // MONITOR logs this first request before the connection's port is known; later requests are
-        // filtered out.
+        // The first request appears in MONITOR output before the port of the connection is known. All later requests
+        // are filtered out.
         if let Reply::Bulk(line) = connection.try_call(&["CLIENT", "INFO"]).ok()? {
             self.record.add_own_port(port_of_client(&String::from_utf8_lossy(&line))?);
         }
         Some(connection)
     }
 
-    /// Applies an event. For an event that changes roles or slots, waits until the servers have completed the change.
+    /// Applies an event. If the event changes roles or slots, waits until the servers have completed the change.
     fn event(&self, event: &NodeEvent) {
         self.log_event(LogEvent::NodesChanged(event.describe()));
         let mut deployment = lock(&self.deployment);
@@ -188,8 +188,8 @@ impl Inner {
             NodeEvent::Promote { node, .. } => {
                 let reply = deployment.promote(node);
                 if deployment.mode == Mode::Sentinel {
-                    // The role change closed the MONITOR connections along with those of the clients; wait until they
-                    // are open again.
+                    // A role change closes MONITOR connections like those of clients, so wait until they are open
+                    // again.
                     self.wait_for_monitor(&deployment);
                 }
                 drop(deployment);
@@ -209,8 +209,8 @@ impl Inner {
         }
     }
 
-    /// Waits until a node's running replicas have all its data. A write that the replicas lack when
-    /// the master dies is lost by the servers, which is not the client's fault.
+    /// Waits until all running replicas of a node have its data. Otherwise the servers would lose writes when the
+    /// master dies, which is not the client's fault.
     fn wait_for_replicas(&self, deployment: &Deployment, master: &Node) {
         let figure = |node: &Node, field: &str| {
             let mut connection = self.harness_connection(node)?;
@@ -252,7 +252,8 @@ impl Inner {
         });
     }
 
-    /// Waits until all MONITOR lines have arrived: each node must show a marker sent now.
+    /// Waits until all MONITOR lines have arrived. For this it sends a marker command to each node and waits until
+    /// MONITOR shows it.
     fn wait_for_monitor(&self, deployment: &Deployment) {
         self.record.clear_markers();
         let is_watched = |index: &usize| !deployment.frozen.contains(index) && self.record.is_watched(*index);
@@ -262,7 +263,7 @@ impl Inner {
             .map(|(index, _)| index)
             .collect();
         let until = Instant::now() + MONITOR_TIMEOUT;
-        // If lines are still missing, the verdict is based on the evidence so far.
+        // After the timeout the verdict is based on the lines that have arrived.
         while !missing.is_empty() && Instant::now() < until {
             for index in &missing {
                 let mark = |mut connection: Connection| connection.try_call(&["ECHO", MARKER]).ok();
@@ -297,8 +298,8 @@ fn port_of_client(line: &str) -> Option<u16> {
     address.rsplit_once(':')?.1.parse().ok()
 }
 
-/// Starts one master per scenario node with slots, in slot order, with one replica each if the
-/// scenario has any.
+/// Starts one master for each scenario node with slots, in the order of the slots. Each master gets one replica if the
+/// scenario has replicas.
 fn start_cluster(scenario: &Scenario, program: &Program) -> Deployment {
     let mut masters: Vec<(&String, &NodeSpec)> =
         scenario.nodes.iter().filter(|(_, node)| !node.slots.is_empty()).collect();
@@ -319,7 +320,7 @@ fn start_cluster(scenario: &Scenario, program: &Program) -> Deployment {
     Deployment { nodes: cluster.nodes, node_of: of, masters, frozen: Vec::new(), mode: Mode::Cluster }
 }
 
-/// Starts three servers and three sentinels; the scenario uses the first of each.
+/// Starts three servers and three sentinels. The scenario uses the first server and the first sentinel.
 fn start_sentinel_group(scenario: &Scenario, servers: &Servers) -> Deployment {
     let sentinels = [0; 3].map(|_| servers.sentinel.clone());
     let group = SentinelGroup::start(&servers.server, &sentinels);
@@ -369,7 +370,7 @@ impl Deployment {
         }
     }
 
-    /// Promotes a replica: with CLUSTER FAILOVER while its master runs, otherwise with TAKEOVER.
+    /// Promotes a replica: with CLUSTER FAILOVER if its master runs, otherwise with CLUSTER FAILOVER TAKEOVER.
     fn promote(&self, name: &str) -> Option<Reply> {
         let replica = &self.nodes[*self.node_of.get(name)?];
         match self.mode {
@@ -391,8 +392,8 @@ impl Deployment {
         }
     }
 
-    /// Fails over away from the first server. Sentinels demote the old master only after some
-    /// seconds; here it is demoted at once, because writes to it in the meantime would be lost.
+    /// Makes the sentinels fail over to another server than the first one. Sentinels demote the old master only after
+    /// some seconds, so it is demoted here at once; writes to it in the meantime would be lost.
     fn fail_over_to_another(&self) -> Option<Reply> {
         let old = &self.nodes[0];
         let sentinel = self.nodes[3..].iter().find(|node| node.is_running())?;
@@ -425,7 +426,7 @@ impl Deployment {
             .map(|(_, node)| node)
     }
 
-    /// Iterates over the running, unfrozen nodes that hold data, which excludes sentinels.
+    /// Returns the running, unfrozen nodes that hold data, which excludes sentinels.
     fn start_with_data(&self) -> impl Iterator<Item = &Node> {
         let sentinels = match self.mode {
             Mode::Cluster => &[],
@@ -474,7 +475,7 @@ impl Nodes for RealNodes {
         for node in deployment.start_nodes() {
             let Some(mut connection) = self.servers.harness_connection(node) else { continue };
             let name = if sharded { "SPUBLISH" } else { "PUBLISH" };
-            // A sharded message must go to its slot's owner; any other message can go to any one
+            // A sharded message must be published at the owner of its slot; any other message can be published at any
             // node.
             let is_wrong = sharded && slot_owner(&mut connection, slot_of(channel)) != Some(node.port);
             if !is_wrong && matches!(connection.try_call(&[name, channel, data]), Ok(Reply::Int(_))) {

@@ -1,8 +1,7 @@
-//! Defines scenarios: nodes, their faults, the client's requests, and the costs that still count as
-//! good.
+//! Defines scenarios: nodes, their faults, the client's requests, and cost limits.
 //!
-//! A scenario is a YAML file that begins with a description ([docs/judge.md] documents its format).
-//! Keys are drawn from the seed: `key(a)` is a key of node `a`, and `key(a,2)` a second one.
+//! A scenario is a YAML file that begins with a description ([docs/judge.md] documents its format). Keys are drawn from
+//! the seed: `key(a)` is a key of node `a`, and `key(a,2)` a second one.
 //!
 //! [docs/judge.md]: ../../../docs/judge.md
 
@@ -44,7 +43,7 @@ pub struct Scenario {
     pub timeout_ms: u64,
     /// The nodes by the names that the rest of the file uses.
     pub nodes: BTreeMap<String, NodeSpec>,
-    /// The names of the nodes given to the client; if empty, all suitable nodes are given.
+    /// The names of the nodes given to the client. If the list is empty, all suitable nodes are given.
     #[serde(default)]
     pub seeds: Vec<String>,
     /// The faults: how nodes deviate from healthy servers.
@@ -71,9 +70,9 @@ pub enum Theme {
     Failover,
     /// Pub/Sub subscriptions and their messages.
     Channels,
-    /// Blocking commands that must survive disturbances.
+    /// Blocking commands while nodes fail or slots move.
     Blocking,
-    /// Scripts, which each node must load.
+    /// Scripts, which must be loaded on each node that runs them.
     Scripts,
     /// Client-side caching and its invalidation messages.
     Caching,
@@ -126,7 +125,7 @@ pub struct NodeSpec {
     /// Whether the node is a sentinel.
     #[serde(default)]
     pub sentinel: bool,
-    /// Whether the node is not a member at first: its address has no server until an event moves one there.
+    /// Whether the node does not exist at first: nothing listens on its address until another node moves there.
     #[serde(default)]
     pub absent: bool,
     /// How the node handles connections at the beginning.
@@ -167,11 +166,11 @@ pub enum ReportedMap {
     Current,
     /// A map without any slots.
     Empty,
-    /// Null instead of the node's own host; the client should use the host it connected to.
+    /// The node's own host is reported as null; the client should use the host that it connected to.
     NullHost,
     /// A map with `localhost` in place of IP addresses.
     Hostnames,
-    /// The initial state, ignoring all later changes.
+    /// The state at the beginning, without any later change.
     #[serde(rename = "beginning")]
     Initial,
 }
@@ -203,10 +202,10 @@ pub struct FaultRule {
     /// The number of matching commands to let pass first.
     #[serde(default)]
     pub skip: u32,
-    /// The number of times the rule applies; `None` means no limit.
+    /// The maximum number of times that the rule applies; `None` means no limit.
     #[serde(default)]
     pub times: Option<u32>,
-    /// How long the rule applies after its first use, in milliseconds; `None` means no limit.
+    /// Milliseconds during which the rule applies, counted from its first use; `None` means no limit.
     #[serde(default)]
     pub for_ms: Option<u64>,
     /// The fault that replaces or changes the normal reply.
@@ -251,7 +250,7 @@ pub struct ScenarioStep {
     pub expectation: Expectation,
 }
 
-/// What happens in a step: a request to the adapter, or a change by the test program.
+/// What happens in a step: a request to the adapter, or an action of the test program.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StepAction {
     /// The client runs one command and returns its reply.
@@ -299,7 +298,7 @@ pub enum ErrorPolicy {
     Forbidden,
     /// An error is acceptable, because no library could avoid it without risk.
     Allowed,
-    /// An error is required, because any reply would be invented.
+    /// An error is required, because any reply would be made up.
     Required,
 }
 
@@ -307,8 +306,8 @@ pub enum ErrorPolicy {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum NodeEvent {
-    /// A node changes its handling of connections. Its open connections are closed, except if the new handling is to
-    /// stay silent.
+    /// A node changes how it handles connections. Its open connections are closed, unless the new handling is to never
+    /// reply.
     #[serde(rename = "net")]
     SetConnectionHandling {
         /// The name of the node that changes.
@@ -346,15 +345,15 @@ pub enum NodeEvent {
         /// The slot map to report instead.
         #[serde(rename = "what")]
         map: ReportedMap,
-        /// The number of replies that use the map; afterwards the node reports the true state. `None` means no limit.
+        /// The number of replies with this map, after which the node reports the true state; `None` means no limit.
         #[serde(default)]
         times: Option<u32>,
         /// Milliseconds until the event happens.
         #[serde(default)]
         after_ms: u64,
     },
-    /// A node moves to the address of an absent node and keeps its name and slots; its old address
-    /// becomes dead.
+    /// A node moves to the address of an absent node, but keeps its name and slots. Nothing listens on its old address
+    /// any more.
     #[serde(rename = "readdress")]
     ChangeAddress {
         /// The name of the node that moves.
@@ -425,7 +424,7 @@ fn default_tries() -> u32 {
     1
 }
 
-/// The timeout is longer than any library's default reply timeout, with a margin for a busy machine.
+/// Longer than the default reply timeout of any library, with a margin for a busy machine.
 fn default_step_timeout_ms() -> u64 {
     12_000
 }

@@ -1,4 +1,4 @@
-//! Loads the built-in scenarios or those of a folder.
+//! Loads the built-in scenarios, or all scenarios in a folder.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::scenario::Scenario;
 
-/// Embeds scenario files with their names.
+/// Embeds scenario files as pairs of name and content.
 macro_rules! files {
     ($($name:literal),* $(,)?) => {
         &[$(($name, include_str!(concat!("../scenarios/", $name, ".yaml")))),*]

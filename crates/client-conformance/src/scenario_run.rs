@@ -1,5 +1,4 @@
-//! Runs one scenario: opens its nodes, starts the adapter, executes the steps and collects the
-//! events.
+//! Runs one scenario: starts its nodes and the adapter, executes the steps and collects the events.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -20,7 +19,7 @@ use crate::simulation::{ExecutedCommand, MASTER_NAME, RefusedCommand, format_com
 
 /// How long an adapter may take to start on a busy machine.
 const ADAPTER_START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Extra time for an attempt that began before the step's deadline, because it is late only due to earlier attempts.
+/// Extra time for an attempt that began before the step's deadline. Only earlier attempts could have delayed it.
 const LAST_ATTEMPT_EXTENSION: Duration = Duration::from_secs(5);
 /// Delay between two attempts of a step.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -45,7 +44,7 @@ pub struct Attempt {
 /// A step that was executed, with all its attempts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepResult {
-    /// The action that the step asked for.
+    /// The action that the step performed.
     pub action: StepAction,
     /// The result that the step must have.
     pub expectation: Expectation,
@@ -56,7 +55,7 @@ pub struct StepResult {
 }
 
 impl StepResult {
-    /// Returns whether the step ended as required, which is the condition for running the next step.
+    /// Returns whether the step met its expectation. Otherwise the run ends.
     fn meets_expectation(&self) -> bool {
         let outcome = self.attempts.last().map(|attempt| &attempt.outcome);
         match (&self.action, outcome, self.expectation.errors) {
@@ -85,8 +84,8 @@ pub struct ScenarioRun {
     pub executed: Vec<ExecutedCommand>,
     /// The commands that a node refused or left without a reply.
     pub refused: Vec<RefusedCommand>,
-    /// Whether [`ScenarioRun::executed`] lists blocking commands only when they take effect. Real servers
-    /// report them on arrival.
+    /// Whether [`ScenarioRun::executed`] records a blocking command when it pops an element. Real servers record it
+    /// when it arrives.
     pub records_pops_on_effect: bool,
     /// The end of the adapter's standard error, for the report.
     pub stderr_tail: String,
@@ -134,8 +133,7 @@ pub fn run_scenario(
             let played = player.run_step(&step.act, &step.expectation);
             let goes_on = played.meets_expectation();
             player.run.steps.push(played);
-            // Later steps depend on earlier ones, so their results would be misleading after a
-            // failure.
+            // Later steps depend on earlier ones, so after a failure their results would be misleading.
             if !goes_on {
                 break;
             }
@@ -152,7 +150,7 @@ pub fn run_scenario(
 }
 
 impl ScenarioRunner<'_> {
-    /// Logs the beginning of a step and returns its number.
+    /// Logs the start of a step and returns the number of the step.
     fn begin_step(&mut self, told: String) -> usize {
         self.nodes.log_event(LogEvent::RequestSent(told));
         self.steps += 1;
@@ -296,7 +294,7 @@ fn script_texts(scenario: &Scenario) -> Vec<String> {
     texts.collect::<BTreeSet<String>>().into_iter().collect()
 }
 
-/// Returns whether a command within a pipeline failed; if so, the whole pipeline is retried.
+/// Returns whether a command in the pipeline failed. In this case the whole pipeline is retried.
 fn has_failed_command(attempt: &Attempt) -> bool {
     let Ok(AdapterOutcome::Ok(Value::Array(items))) = &attempt.outcome else { return false };
     attempt.commands.len() == items.len() && items.iter().any(is_error_item)

@@ -1,4 +1,4 @@
-//! The scorecard of a library: a verdict per scenario, with the bytes on the wire as evidence.
+//! The scorecard of a library: one verdict per scenario, with the recorded commands and replies as evidence.
 
 mod baseline;
 mod comparison;
@@ -45,7 +45,7 @@ pub struct ScenarioResult {
 pub struct Scorecard {
     /// The library's name and version; `None` if its adapter never reported them.
     pub library: Option<Library>,
-    /// The seed from which keys are drawn.
+    /// The seed from which the keys of scenarios were drawn.
     pub seed: u64,
     /// Name and version of the real servers; `None` if scripted nodes were used.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ pub struct Scorecard {
     pub cases: Vec<ScenarioResult>,
 }
 
-/// The part of an earlier card that new cards are compared with.
+/// The results of an earlier card, with which new cards are compared.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Baseline {
     cases: Vec<BaselineResult>,
@@ -82,7 +82,7 @@ impl ScenarioResult {
 }
 
 impl Scorecard {
-    /// Returns the number of scenarios per grade, worst grade first.
+    /// Returns each grade with its number of scenarios, worst grade first.
     #[must_use]
     pub fn counts(&self) -> Vec<(Grade, usize)> {
         let grades = [Grade::Harmful, Grade::Fails, Grade::Costly, Grade::Unsupported, Grade::Good];

@@ -1,9 +1,8 @@
 //! Runs the simulated nodes on loopback sockets, with one thread per port and one per connection.
 //!
-//! A connection's thread reads requests and wakes up when a blocking command times out. Immediate
-//! output is written under the simulation's lock, so that replies and messages keep the
-//! simulation's order. Delayed output is written by the connection's own thread, which processes no
-//! input meanwhile.
+//! The thread of a connection reads requests and wakes up when a blocking command times out. Immediate output is
+//! written while the simulation is locked, so that replies and messages keep their order. Delayed output is written by
+//! the connection's own thread, which reads no input in the meantime.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -25,11 +24,11 @@ use crate::nodes::{Nodes, NodesRecord};
 use crate::scenario::{ConnectionHandling, NodeEvent, Scenario};
 use crate::simulation::{ClusterSimulation, ConnectionAction, ConnectionId, NodeIndex};
 
-/// Interval at which ports are polled for new connections and for changes of the node's state.
+/// Interval at which a port is checked for new connections and for changes of the node's state.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The write timeout for a client that does not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Size of the pieces of a fragmented reply in bytes; a pause follows each piece.
+/// Size in bytes of the pieces into which a reply is fragmented. A pause follows each piece.
 const PIECE_BYTES: usize = 3;
 const PIECE_PAUSE: Duration = Duration::from_millis(1);
 /// The maximum number of bytes that a client may send without completing a command.
@@ -123,7 +122,7 @@ impl Nodes for ScriptedNodes {
         });
     }
 
-    /// The simulation knows each subscription's kind, so `sharded` is not needed.
+    /// The `sharded` argument is ignored, because the simulation knows how each client has subscribed.
     fn publish(&self, channel: &str, data: &str, _sharded: bool) {
         let ms = self.now();
         let mut simulation = lock(&self.shared.simulation);
@@ -149,7 +148,7 @@ impl Drop for ScriptedNodes {
             let _ = stream.shutdown(Shutdown::Both);
         }
         for thread in self.threads.drain(..) {
-            // A panic of the thread has been reported already.
+            // If the thread panicked, the panic has already been reported.
             let _ = thread.join();
         }
     }
@@ -217,7 +216,7 @@ impl SharedState {
 
     fn accept_connection(self: &Arc<Self>, node: NodeIndex, stream: TcpStream) {
         let Some(id) = lock(&self.simulation).handle_open(self.now(), node) else {
-            // Close with a reset, as a system does when no process listens on the port.
+            // The reset looks to the client as if no process listened on the port.
             let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
             return;
         };
@@ -241,7 +240,7 @@ impl SharedState {
         };
         let stream = Arc::new(stream);
         lock(&self.streams).insert(id, Arc::clone(&stream));
-        // The node may have closed the connection already.
+        // The node may already have closed the connection.
         if !lock(&self.simulation).is_open(id) {
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -254,7 +253,7 @@ impl SharedState {
         });
     }
 
-    /// Reads commands from a client until the connection ends.
+    /// Executes the commands of a client until the connection ends.
     fn serve_connection(self: &Arc<Self>, id: ConnectionId, stream: &TcpStream) {
         let (mut parser, mut buffer, mut piece) = (Parser::new(), Vec::new(), vec![0; 64 * 1024]);
         let mut reader = stream;
@@ -314,7 +313,7 @@ impl SharedState {
         late.into_iter().all(|action| perform_delayed(stream, action))
     }
 
-    /// Performs an action on a connection that another thread serves.
+    /// Performs an action on a connection that may be served by another thread.
     fn perform_on_other_connection(self: &Arc<Self>, action: ConnectionAction) {
         let Some(action) = self.perform_immediate(action) else { return };
         let stream = action.connection().and_then(|id| lock(&self.streams).get(&id).map(Arc::clone));
@@ -330,7 +329,7 @@ impl SharedState {
         }
     }
 
-    /// Sends output that is due now. Returns the action unchanged if performing it takes time.
+    /// Sends output that is due now. Returns actions that take time unchanged.
     fn perform_immediate(&self, action: ConnectionAction) -> Option<ConnectionAction> {
         let ConnectionAction::Send(id, bytes) = &action else { return Some(action) };
         let stream = lock(&self.streams).get(id).map(Arc::clone);
@@ -360,7 +359,7 @@ fn perform_delayed(stream: &TcpStream, action: ConnectionAction) -> bool {
     true
 }
 
-/// Sends bytes. Errors are ignored because the reading thread notices a lost client.
+/// Sends bytes. Errors are ignored, because the thread that reads from the client notices when the client is gone.
 fn send(mut stream: &TcpStream, bytes: &[u8]) {
     let _ = stream.write_all(bytes);
 }

@@ -1,9 +1,8 @@
 //! Simulates the nodes of a scenario, a small cluster or sentinel group, without sockets.
 //!
-//! The caller passes in each input with its connection and time, and carries out the returned
-//! actions. All nodes share one keyspace; each key belongs to its slot's owner. A node replies like
-//! a healthy one (`map`, `model`) unless a rule of the scenario applies. Executed and refused
-//! commands are recorded because verdicts count them.
+//! The caller passes in each input with its connection and time, and carries out the returned actions. All nodes share
+//! one keyspace, in which each key belongs to the owner of its slot. A node replies like a healthy one unless a rule of
+//! the scenario applies. Executed and refused commands are recorded, because verdicts count them.
 
 mod blocking;
 mod channels;
@@ -67,34 +66,35 @@ pub struct SimulatedNode {
     pub state: ConnectionHandling,
     /// The node's id in the cluster, which survives a change of address.
     id: String,
-    /// Whether the node is not a member, so that its address has no server.
+    /// Whether the node does not exist yet, so that nothing listens on its address.
     is_absent: bool,
     role: Role,
     view: ReportedView,
 }
 
-/// The view of the cluster that a node reports.
+/// What a node reports about the cluster.
 #[derive(Debug, Clone, Copy)]
 struct ReportedView {
     map: ReportedMap,
-    /// The number of further replies with this view before the node reports the true state; `None` means no limit.
+    /// The number of replies that still use this view, after which the node reports the true state; `None` means no
+    /// limit.
     replies_left: Option<u32>,
 }
 
 #[derive(Debug)]
 struct SimulatedConnection {
     node: NodeIndex,
-    /// Set after a reply was withheld. All later replies must be withheld too, because a server never skips a reply.
+    /// Set once a reply was withheld. All later replies are withheld as well, because a server never skips a reply.
     is_silent: bool,
     protocol: Protocol,
     /// Set by ASKING: the next command may access a slot that the node is importing.
     asking: bool,
     /// Set by READONLY: a replica may serve reads.
     readonly: bool,
-    /// The commands queued since MULTI, and whether one of them was rejected.
+    /// The commands queued since MULTI, and whether one of them was rejected; `None` outside of a transaction.
     queue: Option<(Vec<Vec<String>>, bool)>,
     channels: Vec<(String, bool)>,
-    /// A blocking command that still waits, and the commands queued behind it.
+    /// The blocking command that waits for an element, if there is one.
     blocked: Option<BlockedCommand>,
     queued_behind: VecDeque<Vec<String>>,
     tracking: Option<ClientTracking>,
@@ -128,7 +128,7 @@ pub enum ConnectionAction {
     SendFragmented(ConnectionId, Vec<u8>),
     /// Close the connection after all its output is sent.
     Close(ConnectionId),
-    /// Open or close the node's port, because its handling of connections has changed.
+    /// Open or close the node's port, because the node now handles connections differently.
     ChangeConnectionHandling(NodeIndex),
 }
 
@@ -158,7 +158,7 @@ pub struct ExecutedCommand {
     pub args: Vec<String>,
 }
 
-/// The error code that is recorded when a node gave no reply.
+/// The code that is recorded when a node gave no reply.
 pub(crate) const NO_REPLY_CODE: &str = "(no answer)";
 
 /// A command that a node refused or did not answer.
@@ -189,15 +189,15 @@ pub struct ClusterSimulation {
     data: BTreeMap<String, StoredValue>,
     /// The scripts that each node has loaded.
     scripts: LoadedScripts,
-    /// Keys changed since the last notification, each with the connection that changed it, for invalidating client
-    /// caches.
+    /// The keys changed by the current command, each with the connection that changed it. Clients that cache such a key
+    /// are notified.
     changed_keys: Vec<(ConnectionId, String)>,
     rules: RuleMatcher,
     connections: BTreeMap<ConnectionId, SimulatedConnection>,
     last_connection: ConnectionId,
     /// The number of steps started so far.
     steps: usize,
-    /// The last position that was given out in the queue of blocked clients.
+    /// The last queue position that was given to a blocked client.
     last_queue_position: u64,
     /// All logged events, in the order in which they happened.
     pub log: Vec<LogEntry>,
@@ -294,13 +294,13 @@ impl ClusterSimulation {
         Some(id)
     }
 
-    /// Returns whether the connection is open from the nodes' point of view.
+    /// Returns whether the connection is still open at the node.
     #[must_use]
     pub fn is_open(&self, id: ConnectionId) -> bool {
         self.connections.contains_key(&id)
     }
 
-    /// Handles a connection that the client closed or that broke.
+    /// Handles the end of a connection that the client closed or that broke.
     pub fn handle_close(&mut self, ms: u64, id: ConnectionId) {
         if self.connections.contains_key(&id) {
             self.log_on_connection(ms, id, LogEvent::ClientClosed);
@@ -323,7 +323,7 @@ impl ClusterSimulation {
         actions
     }
 
-    /// Replies to a command, or queues it behind a blocking one.
+    /// Executes a command and replies, or queues the command if an earlier one is blocked.
     fn execute_or_queue(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<ConnectionAction> {
         match self.connections.get_mut(&id) {
             Some(connection) if connection.blocked.is_some() => {
@@ -353,7 +353,7 @@ impl ClusterSimulation {
         self.deliver_reply(ms, id, bytes, fault)
     }
 
-    /// Handles the effects of a command on other clients: cache invalidations and blocked clients.
+    /// Handles the effects of a command on other clients: cache invalidations and elements for blocked clients.
     fn notify_other_clients(&mut self, ms: u64) -> Vec<ConnectionAction> {
         let mut actions = self.send_invalidations(ms);
         while let Some(served) = self.serve_longest_blocked(ms) {
@@ -363,7 +363,7 @@ impl ClusterSimulation {
         actions
     }
 
-    /// Returns the actions that deliver a reply, modified by a rule's fault.
+    /// Returns the actions that deliver a reply. A fault can modify it.
     fn deliver_reply(
         &mut self,
         ms: u64,
@@ -374,7 +374,7 @@ impl ClusterSimulation {
         let Some(fault) = fault else { return vec![ConnectionAction::Send(id, bytes)] };
         self.log_on_connection(ms, id, LogEvent::FaultInjected(describe_fault(&fault)));
         match fault {
-            // This fault was handled before execution.
+            // The error was returned instead of executing the command.
             ReplyFault::Error(_) => Vec::new(),
             ReplyFault::CutReply => {
                 bytes.truncate(bytes.len() / 2);
@@ -400,7 +400,7 @@ impl ClusterSimulation {
         }
     }
 
-    /// Applies a scenario event to the nodes and returns the resulting actions.
+    /// Applies an event of the scenario to the nodes and returns the resulting actions.
     pub fn handle_event(&mut self, ms: u64, event: &NodeEvent) -> Vec<ConnectionAction> {
         self.log_event(ms, LogEvent::NodesChanged(event.describe()));
         match event {
@@ -461,8 +461,8 @@ impl ClusterSimulation {
         self.nodes[master].role = Role::Replica(node);
         match self.mode {
             Mode::Cluster => self.unblock_matching(ms, |waiting_at, _| waiting_at == master),
-            // When sentinels change a server's role, the server closes all client connections
-            // without notice, including blocked ones.
+            // When sentinels change the role of a server, the server closes all client connections without notice,
+            // including those of blocked clients.
             Mode::Sentinel => {
                 let is_told: Vec<bool> = self
                     .nodes
@@ -474,7 +474,7 @@ impl ClusterSimulation {
         }
     }
 
-    /// Closes all connections of the selected nodes.
+    /// Closes all connections of the nodes for which `at` returns true.
     fn close_connections(&mut self, ms: u64, at: impl Fn(NodeIndex) -> bool) -> Vec<ConnectionAction> {
         let ended = self.connections.iter().filter(|(_, connection)| at(connection.node));
         let ended: Vec<ConnectionId> = ended.map(|(id, _)| *id).collect();
@@ -503,7 +503,7 @@ impl ClusterSimulation {
         (new.is_absent, new.state, new.id, new.role) = (false, ConnectionHandling::Serve, id, role);
     }
 
-    /// Runs a command as another client, at its key's owner or at every data node.
+    /// Runs a command as another client, at the owner of its key or, without a key, at every data node.
     fn run_as_other_client(&mut self, ms: u64, args: &[String]) -> Vec<ConnectionAction> {
         let keyed =
             commands::find_command(&args[0]).and_then(|row| row.keys(args).first().map(|key| slot_of(key)));
@@ -536,7 +536,7 @@ impl ClusterSimulation {
         bytes
     }
 
-    /// Records a reply that redirects the client or asks it to retry.
+    /// Records the refusal if the reply redirects the client or asks it to retry.
     fn record_if_refused(&mut self, ms: u64, id: ConnectionId, reply: &Value, args: &[String]) {
         let Value::Error(text) = reply else { return };
         let code = text.split(' ').next().unwrap_or_default().to_owned();
@@ -551,11 +551,11 @@ impl ClusterSimulation {
         self.refused.push(RefusedCommand { ms, step, node, code: code.to_owned(), args: args.to_vec() });
     }
 
-    /// Fills slots and addresses into an error text.
+    /// Replaces the placeholders for slots and addresses in an error text.
     fn fill_error_text(&self, text: &str, args: &[String]) -> String {
         let slot = args.get(1).map_or(0, |key| slot_of(key));
         let mut text = text.replace("$slot", &slot.to_string());
-        // Longest names first, because a name can be a prefix of another.
+        // Longer names come first, because one name can be a prefix of another.
         let mut nodes: Vec<&SimulatedNode> = self.nodes.iter().collect();
         nodes.sort_by_key(|node| std::cmp::Reverse(node.name.len()));
         for node in nodes {
@@ -569,7 +569,7 @@ fn bulk(text: &str) -> Value {
     Value::Bulk(text.as_bytes().to_vec())
 }
 
-/// Formats a command as a person would type it.
+/// Formats a command like a line typed into redis-cli.
 #[must_use]
 pub fn format_command(args: &[String]) -> String {
     args.join(" ").escape_debug().to_string()

@@ -1,9 +1,9 @@
 //! Grades a library's behavior in a scenario and gives the reasons.
 //!
-//! The verdict is a pure function of the recorded events. The worst faults cost users data or
-//! money: a command that ran twice, one that was acknowledged but never ran, or a wrong reply. Next
-//! are scenarios that do not finish correctly. A scenario that finishes but exceeds its limits for
-//! redirections, connections or time is costly, and so is one with a misleading error.
+//! The verdict is a pure function of the recorded events. The worst faults cost users data or money: a command that ran
+//! twice, a command that was acknowledged but never ran, or a wrong reply. Scenarios that do not finish correctly are
+//! graded better than that. A scenario is costly if it finishes, but exceeds its limits for redirections, connections
+//! or time, or reports a misleading error.
 
 mod costs;
 mod effects;
@@ -30,7 +30,7 @@ pub enum Grade {
     /// The library lacks a feature that the scenario needs.
     #[serde(rename = "not-offered")]
     Unsupported,
-    /// Correct, but too expensive or with misleading errors.
+    /// The behavior is correct, but too expensive, or errors are misleading.
     Costly,
     /// The scenario does not finish correctly.
     Fails,
@@ -181,7 +181,7 @@ fn check_step(played: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
     findings
 }
 
-/// Reports a reply that differs from the required one.
+/// Reports a reply that differs from the expected one.
 fn check_reply(played: &StepResult, value: &Value, what: &str, run: &ScenarioRun) -> Option<Finding> {
     let wanted = played.expectation.reply.as_ref()?;
     let failed_in_part = value.as_array().is_some_and(|items| items.iter().any(is_error_item));
@@ -206,8 +206,8 @@ fn check_reply(played: &StepResult, value: &Value, what: &str, run: &ScenarioRun
     Some(Finding::new(Grade::Harmful, text))
 }
 
-/// Compares replies apart from library-specific representations, such as a status as a boolean or a
-/// number as text.
+/// Returns whether two replies are equal apart from how a library represents them, for example a status as a boolean or
+/// a number as text.
 fn is_equivalent_reply(wanted: &Value, value: &Value) -> bool {
     match (wanted, value) {
         (Value::String(text), Value::Bool(truth)) => *truth && text == "OK",
@@ -220,7 +220,7 @@ fn is_equivalent_reply(wanted: &Value, value: &Value) -> bool {
     }
 }
 
-/// Compares a requested command with one on the wire; libraries differ in letter case and number
+/// Returns whether a requested command is the same as one on the wire. Libraries differ in letter case and number
 /// formats.
 fn is_equivalent_command(asked: &[String], on_wire: &[String]) -> bool {
     let number = |word: &String| word.parse::<f64>().ok();

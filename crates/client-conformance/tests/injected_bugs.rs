@@ -1,5 +1,5 @@
-//! Runs a client with an injected bug in each scenario: the bug must be detected with the right
-//! message, and the correct client must pass.
+//! Runs a client with an injected bug in each scenario. The bug must be detected with the right message, and the same
+//! client without the bug must pass.
 //!
 //! The client is `adapters/planted.py`, which needs only Python.
 
@@ -25,7 +25,7 @@ fn run_scenario(scenario: &str, fault: &str) -> ScenarioResult {
     card.cases.remove(0)
 }
 
-/// Asserts that the bug is detected in the scenario with these words, and that the correct client
+/// Asserts that the scenario detects the bug with a message that contains `words`, and that the client without the bug
 /// passes.
 fn assert_caught(fault: &str, scenario: &str, grade: Grade, words: &str) {
     let innocent = run_scenario(scenario, "");

@@ -11,7 +11,7 @@ use harness::{Connection, Endpoint, Node, Reply};
 use crate::event_log::{LogEntry, LogEvent};
 use crate::simulation::{ExecutedCommand, format_command, may_block};
 
-/// A marker command: once MONITOR shows it, the node's earlier commands have been seen too.
+/// The argument of the marker command. Once MONITOR shows it, all earlier commands of the node have arrived.
 pub(super) const MARKER: &str = "the-judge-has-seen-enough";
 /// Read timeout of a MONITOR connection; nodes may be idle for a whole scenario.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -26,11 +26,11 @@ pub(super) struct MonitorRecord {
     names: Vec<String>,
     /// The ports of all nodes. Commands from these ports are replication traffic and are not recorded.
     ports: Vec<u16>,
-    /// The number of scenario steps started, which is recorded with each command.
+    /// The number of scenario steps started so far. It is recorded with each command.
     steps: AtomicUsize,
     log: Mutex<Vec<LogEntry>>,
     executed: Mutex<Vec<ExecutedCommand>>,
-    /// The ports of the test program's own connections, which are not graded.
+    /// The ports of the test program's own connections, whose commands are not graded.
     own_ports: Mutex<BTreeSet<u16>>,
     /// The indexes of the nodes on which MONITOR was started.
     watched: Mutex<BTreeSet<usize>>,
@@ -113,7 +113,7 @@ impl MonitorRecord {
         let ms = self.began.elapsed().as_millis() as u64;
         let event = LogEvent::CommandReceived(format_command(&args));
         self.log_event(LogEntry { ms, node: self.names[node].clone(), connection: from.into(), event });
-        // MONITOR shows a blocking command on arrival, not when it takes effect.
+        // MONITOR shows a blocking command when it arrives, not when it pops an element.
         if !may_block(&args) {
             let step = self.steps.load(Ordering::Relaxed);
             lock(&self.executed).push(ExecutedCommand { ms, step, node, args });
@@ -121,8 +121,8 @@ impl MonitorRecord {
     }
 }
 
-/// Records a node's MONITOR output until the node dies; returns once MONITOR is active. Nothing is recorded on Valkey's
-/// sentinels, which lack MONITOR.
+/// Records the MONITOR output of a node until the node dies. Returns once MONITOR is active. Valkey's sentinels do not
+/// support MONITOR, so nothing is recorded on them.
 pub(super) fn watch_node(index: usize, node: &Node, record: &Arc<MonitorRecord>) {
     let endpoint = node.endpoint();
     let Some(mut connection) = monitor(&endpoint) else { return };
@@ -133,7 +133,7 @@ pub(super) fn watch_node(index: usize, node: &Node, record: &Arc<MonitorRecord>)
             while let Ok(Reply::Simple(line)) = connection.read() {
                 record.handle_line(index, &line);
             }
-            // Sentinels that change a server's role close this connection along with those of
+            // When sentinels change the role of a server, the server closes this connection along with those of
             // clients.
             match monitor(&endpoint) {
                 Some(another) => connection = another,
@@ -149,8 +149,7 @@ fn monitor(endpoint: &Endpoint) -> Option<Connection> {
     matches!(connection.try_call(&["MONITOR"]), Ok(Reply::Simple(_))).then_some(connection)
 }
 
-/// Recognizes commands of sentinels: they name their connections and announce themselves on a
-/// channel.
+/// Recognizes commands from sentinels, which name their connections and announce themselves on a channel.
 fn is_sentinel_command(args: &[String]) -> bool {
     let is = |deployment: usize, word: &str| {
         args.get(deployment).is_some_and(|arg| arg.eq_ignore_ascii_case(word))

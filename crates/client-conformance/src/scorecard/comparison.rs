@@ -8,7 +8,7 @@ use crate::protocol::Library;
 use crate::scenario::Theme;
 use crate::verdict::{Finding, Grade};
 
-/// The fields of a card in `--json` format that the comparison shows.
+/// The part of a card saved with `--json` that the comparison needs.
 #[derive(Debug, Clone, Deserialize)]
 pub struct SavedCard {
     library: Option<Library>,
@@ -36,9 +36,9 @@ impl SavedCard {
     }
 }
 
-/// Renders a table of scenarios by library, followed by the reasons for each grade below good.
-/// Cards from real servers get no column; their grades are mentioned where they confirm or
-/// contradict one from scripted nodes.
+/// Renders a table with one row per scenario and one column per library, followed by the reasons for each grade below
+/// good. Cards from real servers get no column; the reasons mention whether a grade on real servers confirms or
+/// contradicts the one from scripted nodes.
 #[must_use]
 pub fn compare_cards(cards: &[SavedCard]) -> String {
     let (on_real, mut on_scripted): (Vec<_>, Vec<_>) = cards.iter().partition(|card| card.servers.is_some());
@@ -89,7 +89,7 @@ fn reasons(case: &SavedResult, on_real: &[&SavedCard]) -> String {
     format!("- {} ({told}): {}", case.name, findings.join("; "))
 }
 
-/// Escapes characters that would end or format a Markdown table cell.
+/// Escapes characters that have a meaning in a Markdown table cell.
 fn escaped(text: &str) -> String {
     text.chars().fold(String::new(), |mut out, letter| {
         if matches!(letter, '<' | '*' | '_' | '`' | '[' | '|' | '\\') {

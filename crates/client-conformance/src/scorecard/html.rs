@@ -55,8 +55,7 @@ fn timeline_of(case: &ScenarioResult) -> minijinja::Value {
             context! { ms => entry.ms, lane, kind, line => entry.to_line() }
         })
         .collect();
-    // Starting the adapter's program is not the library's fault, so the timeline begins with the
-    // first step.
+    // The timeline begins with the first step, because the time to start the adapter is not the library's fault.
     let steps = case.log.iter().filter(|entry| matches!(entry.event, LogEvent::RequestSent(_)));
     let begin = steps.map(|entry| entry.ms).nth(1).unwrap_or(0);
     let length = case.verdict.costs.ms.saturating_sub(begin).max(1);

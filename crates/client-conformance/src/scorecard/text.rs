@@ -34,7 +34,7 @@ pub fn text(card: &Scorecard) -> String {
     out
 }
 
-/// Returns the costs worth mentioning as text.
+/// Formats the costs that are worth mentioning.
 fn format_costs(case: &ScenarioResult) -> String {
     let measures = &case.verdict.costs;
     if case.verdict.grade == Grade::Unsupported {
@@ -55,7 +55,7 @@ fn format_costs(case: &ScenarioResult) -> String {
     figures.join(", ").replace("refreshs", "refreshes")
 }
 
-/// Returns the evidence of a scenario: its description and the commands on the wire.
+/// Returns the evidence of a scenario: its description and the logged commands and replies.
 #[must_use]
 pub fn evidence(case: &ScenarioResult) -> String {
     let mut out = format!("--- {} ({})\n{}\n", case.name, case.verdict.grade.name(), case.story);

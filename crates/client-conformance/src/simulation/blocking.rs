@@ -7,18 +7,18 @@ use super::healthy_node::error;
 use super::{ClusterSimulation, ConnectionAction, ConnectionId, ExecutedCommand, NodeIndex, OTHER_CLIENTS};
 use crate::scenario::ConnectionHandling;
 
-/// A blocking command that waits for an item.
+/// A blocking command that waits for a list element.
 #[derive(Debug)]
 pub(super) struct BlockedCommand {
     args: Vec<String>,
-    /// The position in the queue: the longest-blocked client is served first.
+    /// The position among all blocked clients. The client with the lowest position is served first.
     queue_position: u64,
     /// When the command times out, in milliseconds; `None` means never.
     deadline: Option<u64>,
 }
 
 impl ClusterSimulation {
-    /// Pops an item and returns the reply. If all lists are empty, blocks the connection and returns `None`.
+    /// Pops an element and returns the reply. If all lists are empty, blocks the connection and returns `None`.
     pub(super) fn pop_or_block(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Option<Value> {
         let seconds = args.last().and_then(|seconds| seconds.parse::<f64>().ok()).filter(|time| *time >= 0.0);
         let Some(seconds) = seconds else { return Some(error("ERR timeout is not a float or out of range")) };
@@ -36,7 +36,7 @@ impl ClusterSimulation {
         None
     }
 
-    /// Pops an item without blocking, as inside a transaction.
+    /// Pops an element without blocking, for use in a transaction.
     pub(super) fn pop_without_blocking(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Value {
         self.pop_any(ms, id, args).unwrap_or(Value::Null)
     }
@@ -53,7 +53,7 @@ impl ClusterSimulation {
         Some(Value::Array(vec![super::bulk(key), super::bulk(&item)]))
     }
 
-    /// Serves the longest-blocked client whose list has an item.
+    /// Serves the client that has been blocked longest among those whose list has an element.
     pub(super) fn serve_longest_blocked(&mut self, ms: u64) -> Option<Vec<ConnectionAction>> {
         let mut blocked: Vec<(u64, ConnectionId, Vec<String>)> = self
             .connections
@@ -70,8 +70,8 @@ impl ClusterSimulation {
         Some(self.unblock(ms, id, &reply))
     }
 
-    /// Unblocks clients whose node no longer serves their keys; `caches_key` selects them by node and
-    /// keys.
+    /// Unblocks clients whose keys are no longer served by their node. `caches_key` selects the clients to check by
+    /// node and keys.
     pub(super) fn unblock_matching(
         &mut self,
         ms: u64,
@@ -96,13 +96,13 @@ impl ClusterSimulation {
         actions
     }
 
-    /// Returns when the connection's blocking command times out, or `None` if it has none.
+    /// Returns when the blocking command of the connection times out; `None` if it is not blocked or has no timeout.
     #[must_use]
     pub fn next_deadline(&self, id: ConnectionId) -> Option<u64> {
         self.connections.get(&id)?.blocked.as_ref()?.deadline
     }
 
-    /// Ends the connection's blocking command if it has timed out by `ms`.
+    /// Unblocks the connection if its blocking command has timed out at time `ms`.
     pub fn handle_time(&mut self, ms: u64, id: ConnectionId) -> Vec<ConnectionAction> {
         let Some(connection) = self.connections.get(&id) else { return Vec::new() };
         let is_over = self.next_deadline(id).is_some_and(|deadline| deadline <= ms);

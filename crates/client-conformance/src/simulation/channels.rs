@@ -1,4 +1,4 @@
-//! Implements Pub/Sub: subscriptions, and sharded channels whose slot moves.
+//! Implements Pub/Sub: subscriptions, including sharded ones, which end when their slot moves.
 
 use harness::slot_of;
 use resp::Value;
@@ -41,7 +41,7 @@ impl ClusterSimulation {
         replies
     }
 
-    /// Ends the sharded subscriptions of a slot that moves. Their subscribers receive `sunsubscribe`, as from a real
+    /// Ends the sharded subscriptions in a slot that moves. The subscribers receive `sunsubscribe`, as from a real
     /// node.
     pub(super) fn unsubscribe_moved_slot(
         &mut self,
@@ -72,7 +72,7 @@ impl ClusterSimulation {
         actions
     }
 
-    /// Publishes to every subscriber that a real cluster would reach.
+    /// Publishes a message to every subscriber that it would reach in a real cluster.
     pub fn publish(&mut self, ms: u64, channel: &str, data: &str) -> Vec<ConnectionAction> {
         let owner = self.owners[usize::from(slot_of(channel))];
         let mut pushes = Vec::new();

@@ -1,4 +1,4 @@
-//! Builds the replies about the cluster and, for sentinels, about the master.
+//! Builds replies that describe the cluster or, on sentinels, the master.
 
 use std::fmt::Write as _;
 
@@ -37,7 +37,7 @@ impl ClusterSimulation {
         self.nodes.iter().filter(move |node| node.role == Role::Replica(master) && is_alive(node))
     }
 
-    /// Returns the view for the next reply of `node` and counts that reply.
+    /// Returns what `node` reports in its next reply, and counts that reply.
     fn next_view(&mut self, node: NodeIndex) -> ReportedMap {
         let view = &mut self.nodes[node].view;
         match &mut view.replies_left {
@@ -162,7 +162,7 @@ impl ClusterSimulation {
         text
     }
 
-    /// Returns the master as this node knows it.
+    /// Returns the master according to the given view.
     fn master(&self, map: ReportedMap) -> Option<NodeIndex> {
         match map {
             ReportedMap::Initial => Some(self.first_master),
@@ -254,7 +254,7 @@ fn is_alive(node: &SimulatedNode) -> bool {
     node.state == ConnectionHandling::Serve
 }
 
-/// Formats a server for a sentinel's reply.
+/// Returns the fields that a sentinel reports about a server.
 fn fields(node: &SimulatedNode, kind: &str, sentinels: usize) -> Value {
     let flags = if is_alive(node) { kind.to_owned() } else { format!("s_down,{kind}") };
     let mut pairs = vec![

@@ -1,12 +1,12 @@
-//! The command table of the scripted nodes in the format of COMMAND, from which libraries read key
-//! positions.
+//! The command table of the scripted nodes. It contains what COMMAND reports, because libraries learn the positions of
+//! keys from it.
 
 use resp::Value;
 
 use super::bulk;
 
-/// A command's name, arity, write flag, and the position of its first key, its last key and the
-/// step between keys.
+/// A command's name, arity and write flag, and three numbers about its keys: the positions of the first and last key,
+/// and the step between keys.
 pub(super) struct CommandSpec {
     pub(super) name: &'static str,
     arity: i64,
@@ -79,7 +79,7 @@ pub(super) fn find_command(name: &str) -> Option<&'static CommandSpec> {
 }
 
 impl CommandSpec {
-    /// Returns the keys in `args`, which begin with the command's name.
+    /// Returns the keys of a command. `args` includes the command's name.
     pub(super) fn keys<'a>(&self, args: &'a [String]) -> Vec<&'a String> {
         let (first, last, step) = self.keys;
         if self.runs_script() {
@@ -93,7 +93,7 @@ impl CommandSpec {
         (first..=end).step_by(step as usize).filter_map(|place| args.get(place as usize)).collect()
     }
 
-    /// Returns whether the command runs a script, whose argument `numkeys` counts the keys.
+    /// Returns whether the command runs a script. Such a command has an argument `numkeys`, the number of its keys.
     pub(super) fn runs_script(&self) -> bool {
         matches!(self.name, "eval" | "evalsha")
     }
@@ -109,7 +109,7 @@ impl CommandSpec {
         if self.arity < 0 { count >= -self.arity } else { count == self.arity }
     }
 
-    /// Returns the command's entry in the COMMAND reply.
+    /// Returns the entry of the command in the COMMAND reply.
     pub(super) fn command_info(&self) -> Value {
         let (first, last, step) = self.keys;
         let mut flags = vec![Value::Simple(if self.writes { "write" } else { "readonly" }.to_owned())];
@@ -140,7 +140,7 @@ impl CommandSpec {
     }
 }
 
-/// Executes COMMAND and its subcommands, with which libraries find a command's keys.
+/// Executes COMMAND and its subcommands, by which libraries find the keys of commands.
 pub(super) fn command(args: &[String]) -> Value {
     match args.get(1).map(|word| word.to_ascii_uppercase()).as_deref() {
         None => Value::Array(COMMAND_TABLE.iter().map(CommandSpec::command_info).collect()),
@@ -167,7 +167,7 @@ pub fn may_block(args: &[String]) -> bool {
     args.first().and_then(|name| find_command(name)).is_some_and(CommandSpec::may_block)
 }
 
-/// Returns the script that calls the command `args`, with its keys and arguments.
+/// Returns a script that calls the command `args`, with the keys and arguments to pass to it.
 #[must_use]
 pub fn script_calling(args: &[String]) -> (String, Vec<String>, Vec<String>) {
     let keys: Vec<String> =

@@ -53,12 +53,12 @@ impl ClusterSimulation {
             "rpush" | "lpush" => self.push(key, &args[2..], name == "lpush"),
             "llen" => Value::Integer(self.list(key).len() as i64),
             "lrange" => Value::Array(self.list(key).iter().map(|item| bulk(item)).collect()),
-            // WATCH always succeeds, because no other client writes here.
+            // WATCH always succeeds, because the simulation detects no conflicting writes.
             _ => ok(),
         }
     }
 
-    /// Removes an item from a list; an empty list is deleted.
+    /// Removes an element from a list. An empty list is deleted.
     pub(super) fn pop(&mut self, key: &str, at_front: bool) -> Option<String> {
         let Some(StoredValue::List(items)) = self.data.get_mut(key) else { return None };
         let item = if at_front { (!items.is_empty()).then(|| items.remove(0)) } else { items.pop() };

@@ -1,4 +1,4 @@
-//! Implements a healthy node: key routing, connections and transactions.
+//! Implements the behavior of a healthy node: key routing, connections and transactions.
 
 use harness::slot_of;
 use resp::{Protocol, Value};
@@ -16,8 +16,7 @@ pub(super) fn error(text: &str) -> Value {
     Value::Error(text.to_owned())
 }
 
-/// Returns whether the command acts on the connection and therefore runs immediately even inside
-/// MULTI.
+/// Returns whether the command changes the connection, so that it is executed immediately even inside MULTI.
 fn runs_inside_multi(name: &str) -> bool {
     matches!(name, "exec" | "discard" | "multi" | "watch" | "hello" | "quit")
 }
@@ -75,7 +74,7 @@ impl ClusterSimulation {
         reply
     }
 
-    /// Returns the error if this node must not execute the command on its keys.
+    /// Returns an error reply if this node must not execute the command on its keys.
     pub(super) fn placement_error(
         &self,
         id: ConnectionId,
@@ -187,7 +186,7 @@ impl ClusterSimulation {
             None => error("ERR EXEC without MULTI"),
             Some((_, true)) => error("EXECABORT Transaction discarded because of previous errors."),
             Some((commands, false)) => {
-                // The slot may have moved since a command was queued.
+                // The slot of a queued command may have moved in the meantime.
                 let gone = commands.iter().find_map(|args| {
                     let row = commands::find_command(&args[0])?;
                     self.placement_error(id, row, args)

@@ -1,4 +1,4 @@
-//! Selects the rule that applies to a command.
+//! Selects the fault rule that applies to a command.
 
 use super::first_key;
 use crate::scenario::{FaultRule, ReplyFault};
@@ -6,7 +6,7 @@ use crate::scenario::{FaultRule, ReplyFault};
 #[derive(Debug)]
 struct RuleState {
     rule: FaultRule,
-    /// The number of commands that matched the rule, and when it first applied.
+    /// The number of commands that have matched the rule so far.
     matches: u32,
     since: Option<u64>,
 }

@@ -298,7 +298,7 @@ fn sentinel_is_stale_for_a_number_of_queries() {
     for port in told {
         let reply = client.send_command(sentinel, "SENTINEL GET-MASTER-ADDR-BY-NAME mymaster");
         assert!(reply.contains(port), "{reply}");
-        // Other queries do not use up the limited number of false replies.
+        // Other queries do not count towards the limited number of false replies.
         client.send_command(sentinel, "SENTINEL SENTINELS mymaster");
     }
 }

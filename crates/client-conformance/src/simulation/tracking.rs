@@ -1,5 +1,4 @@
-//! Implements client-side caching: which connection caches which keys, and its invalidation
-//! messages.
+//! Implements client-side caching: tracks which connection caches which keys, and sends invalidation messages.
 
 use std::collections::BTreeSet;
 
@@ -75,7 +74,7 @@ impl ClusterSimulation {
         }
     }
 
-    /// Records the keys that a command read, or marks those it changed for invalidation.
+    /// Records the keys that a command has read, or marks the keys that it has changed for invalidation.
     pub(super) fn record_key_access(&mut self, id: ConnectionId, row: &CommandSpec, args: &[String]) {
         let keys = row.keys(args).into_iter().cloned();
         if row.writes {
@@ -107,8 +106,7 @@ impl ClusterSimulation {
         told.into_iter().map(|(id, key)| self.send(ms, id, &invalidation(&key))).collect()
     }
 
-    /// Invalidates a moved slot's keys in the caches of all connections except those to the new
-    /// owner.
+    /// Invalidates the keys of a moved slot in all caches, except on connections to the new owner.
     pub(super) fn stop_tracking_slot(
         &mut self,
         ms: u64,

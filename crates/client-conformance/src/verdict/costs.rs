@@ -1,5 +1,4 @@
-//! Measures the costs of a scenario: redirections, slot map queries, connections, request storms
-//! and time.
+//! Measures the costs of a scenario: redirections, slot map queries, connections, repeated requests and time.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use crate::protocol::AdapterOutcome;
 use crate::scenario::{CostLimits, ErrorPolicy, StepAction};
 use crate::scenario_run::ScenarioRun;
 
-/// Length of the window in which the requests of a storm are counted.
+/// Length of the window for counting requests per second.
 const WINDOW_MS: u64 = 1000;
 
 /// The costs of a run, which are compared with the scenario's limits.
@@ -31,7 +30,7 @@ pub struct MeasuredCosts {
     /// The maximum number of commands per second that one node refused or did not answer.
     #[serde(rename = "refusals")]
     pub refused_commands: usize,
-    /// Milliseconds from the last event to the first success after it; `None` without an event or a success.
+    /// Milliseconds from the last event to the first success after it; `None` if there was no event or no success.
     pub recovery_ms: Option<u64>,
     /// The run's duration in milliseconds.
     pub ms: u64,
@@ -44,7 +43,7 @@ impl MeasuredCosts {
         let redirected: Vec<_> =
             run.refused.iter().filter(|refusal| matches!(&refusal.code[..], "MOVED" | "ASK")).collect();
         let mut by_command: BTreeMap<&[String], usize> = BTreeMap::new();
-        // Real servers count redirections without naming the commands.
+        // Real servers report only the number of redirections, without the commands.
         for refusal in redirected.iter().filter(|refusal| !refusal.args.is_empty()) {
             *by_command.entry(&refusal.args).or_default() += 1;
         }
@@ -92,7 +91,7 @@ impl MeasuredCosts {
     }
 }
 
-/// Returns the maximum number of the ascending `times` within one window.
+/// Returns the maximum number of `times`, which must be ascending, within one window.
 fn max_in_window(times: &[u64]) -> usize {
     let within = |(from, first): (usize, &u64)| {
         times[from..].iter().take_while(|time| **time < first + WINDOW_MS).count()
@@ -100,8 +99,8 @@ fn max_in_window(times: &[u64]) -> usize {
     times.iter().enumerate().map(within).max().unwrap_or(0)
 }
 
-/// Returns the longest time from an event to the first success after it, over steps with several
-/// attempts and the first request after each event.
+/// Returns the longest time from an event to the first success after it. Only steps with several attempts and the first
+/// request after each event are measured.
 fn recovery_time(run: &ScenarioRun) -> Option<u64> {
     let mut recovered = None;
     let mut is_behind_event = false;
@@ -110,7 +109,7 @@ fn recovery_time(run: &ScenarioRun) -> Option<u64> {
             is_behind_event = true;
             continue;
         }
-        // After a pause the measured time would include the pause.
+        // For any later request the measured time would include pauses between steps.
         let is_first =
             std::mem::take(&mut is_behind_event) && played.expectation.errors == ErrorPolicy::Forbidden;
         if !is_first && played.attempts.len() < 2 {

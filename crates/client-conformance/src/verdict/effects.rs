@@ -1,4 +1,4 @@
-//! Compares the commands that took effect with those requested and those acknowledged.
+//! Compares the commands that took effect with the requested commands and with the acknowledged ones.
 
 use std::collections::BTreeMap;
 
@@ -91,14 +91,13 @@ fn partial_transactions(run: &ScenarioRun, counts: &BTreeMap<&[String], CommandC
     halved.take(1).map(|attempt| Finding::new(Grade::Harmful, text(attempt))).collect()
 }
 
-/// Returns whether the caller was told that the command at index `place` succeeded.
+/// Returns whether the library reported success for the command at index `place`.
 fn is_done(attempt: &Attempt, place: usize) -> bool {
     match &attempt.outcome {
         Ok(AdapterOutcome::Ok(Value::Array(items))) if attempt.commands.len() > 1 => {
             items.get(place).is_some_and(|item| !is_error_item(item))
         }
-        // A pipeline or transaction with one command, or a single reply: successful unless it
-        // contains an error.
+        // A single reply, or a pipeline or transaction with one command, is successful unless it contains an error.
         Ok(AdapterOutcome::Ok(value)) => {
             let alone = value.as_array().filter(|items| items.len() == 1).map_or(value, |items| &items[0]);
             !alone.is_null() && !is_error_item(alone)

@@ -1,8 +1,8 @@
-//! Checks that errors tell the user what is known about a command.
+//! Checks that an error tells the user what is known about the command.
 //!
-//! After a refusal it is known that the command did not run, and why. Without a reply its fate is
-//! unknown; a user who is told that it was refused would run it again. Both are compared with the
-//! wire traffic during the call.
+//! If the server refused the command, the command did not run and the cause is known. If there was no reply, it is
+//! unknown whether the command ran; a user who is told that it was refused would send it again. Errors are compared
+//! with the commands and replies on the wire during the request.
 
 use super::{Finding, Grade, first_line, is_equivalent_command};
 use crate::event_log::LogEvent;
@@ -10,7 +10,7 @@ use crate::protocol::AdapterOutcome;
 use crate::scenario_run::{Attempt, ScenarioRun, StepResult, describe_step};
 use crate::simulation::{NO_REPLY_CODE, format_command, is_write};
 
-/// Error codes that mean that the server refused a command without executing it.
+/// Error codes by which a server refuses a command without executing it.
 const REFUSAL_CODES: [&str; 10] = [
     "MOVED",
     "ASK",
@@ -47,7 +47,7 @@ const NO_REPLY_PHRASES: [&str; 18] = [
 /// Phrases in error texts of libraries that mean too many redirections.
 const REDIRECT_PHRASES: [&str; 3] = ["redirect", "moved", "ask"];
 
-/// Returns phrases that are as informative as the error code.
+/// Returns phrases that tell the user as much as the error code does.
 fn equivalent_phrases(code: &str) -> &'static [&'static str] {
     match code {
         "TRYAGAIN" => &["try again"],
@@ -58,7 +58,7 @@ fn equivalent_phrases(code: &str) -> &'static [&'static str] {
     }
 }
 
-/// Reports each step whose error hides or contradicts what is known.
+/// Reports each step whose error hides or contradicts what is known about the command.
 pub(super) fn findings(run: &ScenarioRun) -> Vec<Finding> {
     run.steps
         .iter()
@@ -102,11 +102,11 @@ fn check_error(played: &StepResult, attempt: &Attempt, run: &ScenarioRun) -> Opt
     }
     let code = last_refusal(attempt, run)?;
     let is_told = match code {
-        // The redirection target may have caused any of these errors.
+        // After a redirection, the error may come from the node to which the client was redirected.
         "MOVED" | "ASK" => says(&REDIRECT_PHRASES) || says(&NO_REPLY_PHRASES),
         code => says(&[code]) || says(equivalent_phrases(code)),
     };
-    // A library that retried elsewhere may report the error from there.
+    // A library that retried at another node may report an error of that node.
     let met_others = says(&NO_REPLY_PHRASES) && nodes_ended_connections(attempt, run);
     (!is_told && !met_others).then(|| {
         let text = format!("hides the cause: {what} got {code}, and the error says: {}", first_line(error));
@@ -120,8 +120,8 @@ fn has_executed(command: &[String], attempt: &Attempt, run: &ScenarioRun) -> boo
         .any(|executed| executed.step == attempt.step && is_equivalent_command(command, &executed.args))
 }
 
-/// Returns the code of the last refusal of one of the attempt's commands. Real servers do not
-/// report which command they refused.
+/// Returns the error code with which the last of the attempt's commands was refused. `None` on real servers, because
+/// they do not report which command they refused.
 fn last_refusal<'a>(attempt: &Attempt, run: &'a ScenarioRun) -> Option<&'a str> {
     let refusal = run.refused.iter().rev().find(|refusal| {
         refusal.step == attempt.step
@@ -130,7 +130,7 @@ fn last_refusal<'a>(attempt: &Attempt, run: &'a ScenarioRun) -> Option<&'a str> 
     (refusal.code != NO_REPLY_CODE).then_some(&refusal.code[..])
 }
 
-/// Returns whether nodes closed connections during the attempt. Connections closed by the client
+/// Returns whether a node closed or disturbed a connection during the attempt. Connections that the client closed
 /// itself do not count.
 fn nodes_ended_connections(attempt: &Attempt, run: &ScenarioRun) -> bool {
     let is_end = |event: &LogEvent| {

@@ -62,7 +62,7 @@ fn commands_executed_once_and_reported_pass() {
     // The command ran, and the error correctly says that the outcome is unknown.
     let unknown = command("INCR n", ErrorPolicy::Allowed, None, &[error_reply("connection lost")]);
     assert_eq!(verdict(vec![unknown], run_with(&["INCR n"])).0, Grade::Good);
-    // Two of the three attempts failed after execution, so the caller asked for three executions.
+    // The caller asked for three executions, because two of the three attempts failed after execution.
     let tries = [error_reply("lost"), error_reply("lost"), ok_reply(json!(3))];
     let thrice = command("INCR n", ErrorPolicy::Forbidden, None, &tries);
     assert_eq!(verdict(vec![thrice], run_with(&["INCR n"; 3])).0, Grade::Good);
@@ -169,7 +169,7 @@ fn connection_closed_by_the_client_excuses_no_error() {
         grade_run(&scenario(), &ScenarioRun { steps: vec![step], refused, log, ..ScenarioRun::default() })
             .grade
     };
-    // The log order of the close and the answer is a race.
+    // The client may close the connection before or after it reports the error.
     assert_eq!(judged(LogEvent::ClientClosed), Grade::Costly);
     for event in
         [LogEvent::ConnectionRejected, LogEvent::NodeClosed, LogEvent::FaultInjected("cut".to_owned())]
@@ -218,7 +218,7 @@ fn error_must_report_the_known_cause() {
     let (grade, text) = judged("Something went wrong", true, None);
     assert_eq!(grade, Grade::Costly);
     assert!(text.starts_with("hides an unknown result"), "{text}");
-    // The command was refused; the error must say so, or report too many redirections.
+    // The command was refused. The error must say so, or mention too many redirections.
     assert_eq!(
         judged("ClusterDownError: the hash slot is not served", false, Some("CLUSTERDOWN")).0,
         Grade::Good
@@ -228,7 +228,7 @@ fn error_must_report_the_known_cause() {
     assert_eq!(grade, Grade::Costly);
     assert!(text.starts_with("hides the cause: INCR n got TRYAGAIN"), "{text}");
     assert_eq!(judged("The previous master is now a slave", false, Some("READONLY")).0, Grade::Good);
-    // The node gave no reply, so the error cannot be expected to name a code.
+    // The node did not reply, so no error code is known that the error could mention.
     assert_eq!(judged("no more", false, Some(crate::simulation::NO_REPLY_CODE)).0, Grade::Good);
     let (grade, text) = judged(" - ", false, None);
     assert_eq!((grade, &text[..]), (Grade::Fails, "empty error message: INCR n"));

@@ -81,7 +81,7 @@ impl ClusterWorld {
         self.end_process(host, longest, ProcessEnd { keeps_power: powered, keeps_data: kept, loses_disk });
     }
 
-    /// Schedules the restart of a process that has shut down by itself.
+    /// Ends a process that has finished its SHUTDOWN, and schedules its restart.
     pub(super) fn stop(&mut self, host: usize) {
         self.simulation.trace(|| format!("host {host} stops"));
         self.end_process(host, 4000, ProcessEnd { keeps_power: true, keeps_data: true, loses_disk: false });

@@ -119,7 +119,7 @@ impl DataFile {
         Ok(Self::new(disk, executor, start, &mut store.log, times))
     }
 
-    /// Returns the log offset up to which the file is synced; `None` if no offset is.
+    /// Returns the log offset up to which the file is synced.
     pub(super) fn synced(&self) -> Option<ReplOffset> {
         self.aof.synced()
     }
