@@ -2,10 +2,10 @@
 
 use crate::{Connection, Node, Program, Reply, SLOTS, eventually};
 
-/// A cluster. The masters come first, in order of their slots, followed by the replicas.
+/// A cluster of nodes. The masters come first, in the order of their slots, followed by the replicas.
 #[derive(Debug)]
 pub struct Cluster {
-    /// All nodes. Tests kill and restart them in place.
+    /// All nodes, running or not. Tests kill and restart nodes without removing them from this list.
     pub nodes: Vec<Node>,
     /// Number of nodes that began as masters.
     pub masters: usize,
@@ -59,7 +59,7 @@ impl Cluster {
         self.nodes[replica].run(&format!("CLUSTER REPLICATE {id}")).expect_ok();
     }
 
-    /// The 40-digit id that the node reports for itself.
+    /// Returns the 40-digit id that the node reports for itself.
     ///
     /// # Panics
     /// The node does not reply.
@@ -68,7 +68,7 @@ impl Cluster {
         self.nodes[node].run("CLUSTER MYID").text()
     }
 
-    /// The nodes that the test has started and not stopped.
+    /// Returns the nodes that the test has started and has not stopped since.
     pub fn running_nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(|node| node.is_running())
     }
@@ -111,7 +111,8 @@ impl Cluster {
                     (node.info("replication", "master_link_status")? == "up").then_some(())?;
                     let port = node.info("replication", "master_port")?;
                     let master = self.running_nodes().find(|master| master.port.to_string() == port)?;
-                    // The master learns only later that the replica has loaded the data.
+                    // INFO of the master reports the replica as online only some time after the replica has loaded the
+                    // data.
                     let told = format!("port={},state=online", node.port);
                     let replica = |index| master.info("replication", &format!("slave{index}"));
                     (0..self.nodes.len()).filter_map(replica).any(|line| line.contains(&told)).then_some(())
@@ -153,7 +154,7 @@ impl Cluster {
         })
     }
 
-    /// The node on this port.
+    /// Returns the node on this port.
     ///
     /// # Panics
     /// No node has this port.
@@ -162,13 +163,13 @@ impl Cluster {
         self.nodes.iter().find(|node| node.port == port).expect("a node of this cluster")
     }
 
-    /// `redis://` URLs of the running nodes, for cluster clients.
+    /// Returns the `redis://` URLs of the running nodes, which cluster clients need.
     #[must_use]
     pub fn redis_urls(&self) -> Vec<String> {
         self.running_nodes().map(|node| format!("redis://{}", node.address())).collect()
     }
 
-    /// Total number of keys of the running masters.
+    /// Returns the total number of keys on the running masters.
     ///
     /// # Panics
     /// A node does not reply.
@@ -199,7 +200,8 @@ fn find_field(reply: Reply, field: &str) -> Option<String> {
     text.lines().find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.trim_end().to_owned()))
 }
 
-/// The port of the slot's master in this node's view. `None` if the slot has no master or its master is failing.
+/// Returns the port of the slot's master in the view of this node. `None` if the slot has no master or its master is
+/// failing.
 pub fn slot_owner(connection: &mut Connection, slot: u16) -> Option<u16> {
     let nodes = connection.try_call(&["CLUSTER", "NODES"]).ok()?.text();
     nodes.lines().find_map(|line| {
@@ -208,7 +210,7 @@ pub fn slot_owner(connection: &mut Connection, slot: u16) -> Option<u16> {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             match (first.parse::<u16>(), last.parse::<u16>()) {
                 (Ok(first), Ok(last)) => (first..=last).contains(&slot),
-                // Migrating slots are listed in brackets among the ranges.
+                // In CLUSTER NODES, migrating slots appear in brackets among the slot ranges.
                 _ => false,
             }
         });

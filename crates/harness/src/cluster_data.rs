@@ -3,7 +3,7 @@
 use crate::slots::{SLOTS, slot_of};
 use crate::{Cluster, Connection, Node, Reply, slot_owner};
 
-/// One key for each slot, indexed by slot.
+/// Returns one key for each slot. The index of the key is the number of the slot.
 #[must_use]
 pub fn keys_for_all_slots() -> Vec<String> {
     let mut keys = vec![String::new(); usize::from(SLOTS)];
@@ -22,8 +22,8 @@ pub fn keys_for_all_slots() -> Vec<String> {
     keys
 }
 
-/// Writes `count` keys, each to its slot's master, and waits until the replicas have them. Each key's value is its own
-/// name.
+/// Writes `count` keys, each to the master of its slot, and waits until the replicas have them. The value of a key is
+/// the key itself.
 ///
 /// # Panics
 /// A write is refused.
@@ -88,7 +88,7 @@ pub fn find_lost_keys(cluster: &Cluster, keys: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// The port of each slot's master in the view of a running node.
+/// Returns the port of each slot's master in the view of a running node.
 fn slot_owners(cluster: &Cluster) -> Vec<u16> {
     let node = cluster.running_nodes().next().expect("a node runs");
     let reply = node.run("CLUSTER SLOTS");
@@ -102,7 +102,7 @@ fn slot_owners(cluster: &Cluster) -> Vec<u16> {
     owners
 }
 
-/// The index of the slot's master in the view of node `witness`.
+/// Returns the index of the slot's master in the view of node `witness`.
 ///
 /// # Panics
 /// The slot has no master.
@@ -112,7 +112,7 @@ pub fn slot_owner_index(cluster: &Cluster, witness: usize, slot: u16) -> usize {
     cluster.nodes.iter().position(|node| node.port == port).expect("a node of the cluster")
 }
 
-/// CPU time used by the process, in hundredths of a second.
+/// Returns the CPU time used by the process, in hundredths of a second.
 ///
 /// # Panics
 /// The process is not running.

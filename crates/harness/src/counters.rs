@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 
 use crate::{Connection, Node, Reply, eventually};
 
-/// Number of requests that each client sends ahead.
+/// Number of requests that a client sends before it reads their replies.
 const PIPELINE_LENGTH: usize = 50;
 
-/// Clients that each increment a key of their own, until they are stopped or get an error.
+/// Clients that each increment a separate key, until they are stopped or receive an error.
 #[derive(Debug)]
 pub struct CounterClients {
     clients: Vec<JoinHandle<i64>>,
@@ -52,7 +52,7 @@ impl CounterClients {
     }
 }
 
-/// The key that client `number` increments.
+/// Returns the key that client `number` increments.
 #[must_use]
 pub fn counter_key(number: usize) -> String {
     format!("counter:{number}")
@@ -73,7 +73,7 @@ fn run_counter(mut connection: Connection, key: &str, stop: &AtomicBool, acknowl
     reached
 }
 
-/// Asserts that no counter on the node is lower than its acknowledged value.
+/// Asserts that no counter on the node is lower than the last value acknowledged to its client.
 ///
 /// # Panics
 /// A counter is lower.

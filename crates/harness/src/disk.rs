@@ -1,6 +1,6 @@
-//! A small disk for one node that a test can fill: a tmpfs mounted over the node's folder.
+//! A small disk for one node, which a test can fill up: a tmpfs mounted over the node's folder.
 //!
-//! Mounts outlive processes, so the next test that mounts a disk unmounts those of ended test processes.
+//! Mounts outlive processes. When a test mounts a disk, it first unmounts the disks of test processes that have ended.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 const MOUNT_PREFIX: &str = "redoubt-test-disk-";
 /// Name of the file that fills up the disk.
 const FILLER_FILE: &str = "filler";
-/// Sizes of the writes that fill the disk, ending with the page size of tmpfs.
+/// Sizes of the writes that fill up the disk. The last one is the page size of tmpfs.
 const WRITE_SIZES: [usize; 2] = [64 * 1024, 4096];
 
 /// A tmpfs mounted over a node's folder. Dropping it unmounts it.
@@ -63,12 +63,12 @@ impl TestDisk {
 
 impl Drop for TestDisk {
     fn drop(&mut self) {
-        // If unmounting fails, the next test unmounts the disk.
+        // If this fails, the next test unmounts the disk.
         let _ = unmount(&self.folder, UnmountFlags::DETACH);
     }
 }
 
-/// Unmounts disks of ended test processes.
+/// Unmounts the disks of test processes that have ended.
 fn remove_leftovers() {
     let Ok(mounts) = fs::read_to_string("/proc/self/mounts") else { return };
     for line in mounts.lines() {

@@ -1,5 +1,5 @@
-//! A wall clock for one node that a test can shift, using a preloaded libfaketime. The monotonic clock is unaffected,
-//! as when a machine's time is set.
+//! A wall clock for one node, which a test can shift. It is implemented by preloading libfaketime. The monotonic clock
+//! is unaffected, as when an operator sets the time of a machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl FakeTime {
             .env("FAKETIME_TIMESTAMP_FILE", self.offset_file())
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
             .env("FAKETIME_DISABLE_SHM", "1")
-            // The interval in seconds after which libfaketime reads the file again.
+            // libfaketime reads the file again after this number of seconds.
             .env("FAKETIME_CACHE_DURATION", "1");
     }
 

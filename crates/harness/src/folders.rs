@@ -7,13 +7,13 @@ use tempfile::{Builder, TempDir};
 
 static FOLDERS_ROOT: OnceLock<PathBuf> = OnceLock::new();
 
-/// Creates all later temporary folders in `root`, so that another process can remove them. Only the first call has an
-/// effect.
+/// Makes [`create_temporary_folder`] create folders in `root`, where another process can find and remove them. Only the
+/// first call has an effect.
 pub fn keep_folders_in(root: &Path) {
     let _ = FOLDERS_ROOT.set(root.to_owned());
 }
 
-/// Creates a folder under the root set by [`keep_folders_in`], or in the system's default.
+/// Creates a temporary folder in the root set by [`keep_folders_in`], or else in the system's default location.
 pub(crate) fn create_temporary_folder(prefix: &str) -> TempDir {
     let mut builder = Builder::new();
     let builder = builder.prefix(prefix);

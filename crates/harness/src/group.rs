@@ -1,7 +1,7 @@
 //! A master, its replicas and the sentinels that monitor them, as real processes.
 //!
-//! Sentinels announce a single address per server. If a group uses TLS, its members therefore use only TLS ports for
-//! replication, monitoring and redirected clients. The plain ports are for the test's own connections.
+//! Sentinels announce only one port per server. If a group uses TLS, its members and redirected clients therefore
+//! connect only to TLS ports. The plain ports serve the connections of the test itself.
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ pub const MASTER_NAME: &str = "mymaster";
 const SERVER_COUNT: usize = 3;
 const SENTINEL_COUNT: usize = 3;
 
-/// Time limit for changes of the group. It is generous, because tests share two cores.
+/// Time limit for changes in the group. It is long, because all tests share two cores.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A group of server and sentinel processes. The first server starts as the master.
@@ -37,7 +37,7 @@ impl SentinelGroup {
         Self::start_with(|place| Node::prepare(program_for_member(place, server, sentinels), ""))
     }
 
-    /// Like [`Self::start`], with each process on its own host: first the servers, then the sentinels.
+    /// Like [`Self::start`], but each process runs on its own host: first the servers, then the sentinels.
     ///
     /// # Panics
     /// The group does not form in time.
@@ -48,8 +48,8 @@ impl SentinelGroup {
         })
     }
 
-    /// Like [`Self::start`], with nodes from `prepare`: first three servers, then three sentinels. Either all use TLS
-    /// ([`Node::enable_tls`]) or none.
+    /// Like [`Self::start`], but with nodes created by `prepare`: first three servers, then three sentinels. Either all
+    /// of them use TLS ([`Node::enable_tls`]) or none.
     ///
     /// # Panics
     /// The group does not form in time.
@@ -59,8 +59,8 @@ impl SentinelGroup {
         let (ip, port) = (servers[0].ip(), Self::port_of(&servers[0]));
         for (place, node) in servers.iter_mut().enumerate() {
             node.add_options("--repl-diskless-sync-delay 0");
-            // Sentinels make a server persist its master. A server without a configuration file, or with a command line
-            // option for it, would follow the first master again after each restart.
+            // Sentinels make a server store its new master in the configuration file. Without such a file, or with a
+            // command line option for the master, the server would follow the first master again after each restart.
             let file = node.folder().join("server.conf");
             let follows = if place > 0 { format!("replicaof {ip} {port}\n") } else { String::new() };
             fs::write(&file, format!("# A server that sentinels watch.\n{follows}"))
@@ -84,10 +84,10 @@ impl SentinelGroup {
         group
     }
 
-    /// Shortens timeouts, so that failures are noticed and returning masters reconfigured faster than by default.
+    /// Shortens timeouts, so that failures are detected and returning masters are reconfigured sooner than by default.
     ///
     /// # Panics
-    /// A sentinel refuses.
+    /// A sentinel refuses the setting.
     pub fn shorten_timeouts(&self) {
         for node in &self.sentinels {
             node.run("SENTINEL DEBUG publish-period 500").expect_ok();
@@ -95,15 +95,15 @@ impl SentinelGroup {
         }
     }
 
-    /// The port by which the group and its clients reach a server: the TLS port if the server has one.
+    /// Returns the port at which the group and its clients reach a server: the TLS port if the server has one.
     #[must_use]
     pub fn port_of(server: &Node) -> u16 {
         server.tls_port().unwrap_or(server.port)
     }
 
-    /// Waits until every sentinel is connected to all others and has heard from the replicas. Knowing them is not
-    /// enough: a sentinel asks for votes only over established links, and Valkey's did not retry a failover that was
-    /// requested too early.
+    /// Waits until every sentinel is connected to all other sentinels and has received the state of the replicas. It
+    /// does not suffice that the sentinels know each other: votes are requested only over established links, and
+    /// Valkey's sentinels did not retry a failover that was requested too early.
     fn wait_until_known(&self) {
         eventually_within(GROUP_TIMEOUT, "every sentinel knows everybody, and has heard from them", || {
             let follows = |replica: &BTreeMap<String, String>| {
@@ -120,14 +120,14 @@ impl SentinelGroup {
         });
     }
 
-    /// The connected entries of `SENTINEL SENTINELS` or `SENTINEL REPLICAS`.
+    /// Returns the entries of `SENTINEL SENTINELS` or `SENTINEL REPLICAS` that describe connected instances.
     fn connected_entries(sentinel: &Node, role: &str) -> Vec<BTreeMap<String, String>> {
         let reply = sentinel.run(&format!("SENTINEL {role} {MASTER_NAME}"));
         let known = reply.items().iter().map(field_map);
         known.filter(|fields| !fields["flags"].contains("disconnected")).collect()
     }
 
-    /// The master's port as reported by a sentinel.
+    /// Returns the master's port as reported by a sentinel.
     ///
     /// # Panics
     /// The sentinel does not reply.
@@ -137,7 +137,7 @@ impl SentinelGroup {
         reply.items()[1].text().parse().expect("a port")
     }
 
-    /// The index of the master, once all running sentinels report the same one.
+    /// Waits until all running sentinels report the same master, and returns the index of that master.
     ///
     /// # Panics
     /// The sentinels do not agree in time.
@@ -155,8 +155,8 @@ impl SentinelGroup {
         (0..self.sentinels.len()).filter(|&sentinel| self.sentinels[sentinel].is_running()).collect()
     }
 
-    /// Waits until a server other than `old`, reported by a sentinel, accepts a write. Returns its index and the
-    /// elapsed time.
+    /// Waits until a sentinel reports a server other than `old` as master and that server accepts a write. Returns the
+    /// index of the server and the elapsed time.
     ///
     /// # Panics
     /// No server takes over in time.
@@ -178,7 +178,7 @@ impl SentinelGroup {
         (successor, began.elapsed())
     }
 
-    /// Waits until every running server but the master replicates it, and no failover is in progress.
+    /// Waits until all running servers replicate the master and no failover is in progress.
     ///
     /// # Panics
     /// The group does not become healthy in time.
@@ -226,7 +226,7 @@ fn start_sentinel(node: &mut Node, master: &Node) {
     node.launch();
 }
 
-/// Makes a member that has a TLS port replicate over TLS too.
+/// Makes a member with a TLS port use TLS for replication as well.
 fn replicate_over_tls(node: &mut Node) {
     if node.tls_port().is_some() {
         node.add_options("--tls-replication yes");
@@ -239,7 +239,7 @@ pub fn field_map(reply: &Reply) -> BTreeMap<String, String> {
     reply.items().chunks_exact(2).map(|pair| (pair[0].text(), pair[1].text())).collect()
 }
 
-/// Waits for an event in a sentinel's event stream, and returns its payload.
+/// Waits for an event on a connection that is subscribed to a sentinel's events. Returns the payload of the event.
 ///
 /// # Panics
 /// The event does not arrive in time.

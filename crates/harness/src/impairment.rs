@@ -1,8 +1,8 @@
-//! Network impairment between a host and all others: delay, reordering, duplication and loss of packets.
+//! Impairs the link of a host: delays, reorders, duplicates and drops packets.
 //!
-//! Kernels often lack netem. So the host's port is moved to a separate bridge, and this process forwards frames between
-//! that bridge and the common one, through a TAP device in each. TCP handles the rest as usual: the kernels retransmit
-//! lost packets and drop duplicates.
+//! Many kernels lack netem. Therefore the host's port is moved to a separate bridge, and this process forwards frames
+//! between that bridge and the common bridge through two TAP devices. The kernels handle the rest: TCP retransmits lost
+//! packets and drops duplicates.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,12 +22,12 @@ use crate::network::enter_namespace;
 
 /// Size of the read buffer in bytes; larger than any Ethernet frame.
 const MAX_FRAME_SIZE: usize = 4096;
-/// Maximum number of queued frames. Further frames are dropped, as a full network queue does.
+/// Maximum number of queued frames. Further frames are dropped, as in a full network queue.
 const MAX_QUEUED_FRAMES: usize = 10_000;
-/// Interval at which an idle line checks whether it has been dropped.
+/// Interval at which an idle forwarder checks whether its [`ImpairedLink`] has been dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Faults added to the packets in each direction.
+/// Faults applied to the packets in each direction of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkImpairment {
     /// Minimum delay of a packet.
@@ -40,7 +40,7 @@ pub struct LinkImpairment {
     pub duplication: u32,
 }
 
-/// Forwards frames with faults. Dropping it ends the forwarding.
+/// A running forwarder of frames with faults. Dropping this value stops the forwarder.
 #[derive(Debug)]
 pub(crate) struct ImpairedLink {
     ended: Arc<AtomicBool>,
@@ -48,14 +48,15 @@ pub(crate) struct ImpairedLink {
 }
 
 impl ImpairedLink {
-    /// Creates the two TAP devices in a network namespace, and forwards frames between them.
+    /// Creates two TAP devices in a network namespace and starts to forward frames between them.
     pub(crate) fn start(
         namespace: PathBuf,
         [near, far]: [String; 2],
         impairment: LinkImpairment,
         seed: u64,
     ) -> io::Result<Self> {
-        // Only a thread can enter a namespace. The devices stay in the namespace after the thread has ended.
+        // A network namespace is a property of a thread, so a new thread enters it. The devices remain in the namespace
+        // after the thread has ended.
         let making = thread::spawn(move || {
             enter_namespace(&namespace)?;
             let tap = |name: &str| {
@@ -89,7 +90,7 @@ impl Drop for ImpairedLink {
     }
 }
 
-/// A frame that waits for its delivery. Frames are ordered by due time, then by arrival.
+/// A frame that waits for delivery. Frames are ordered by due time, then by arrival.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct QueuedFrame {
     due_at: Instant,
@@ -142,7 +143,7 @@ impl FrameForwarder {
         let now = Instant::now();
         while self.queue.peek().is_some_and(|Reverse(frame)| frame.due_at <= now) {
             if let Some(Reverse(frame)) = self.queue.pop() {
-                // A frame that the device does not accept now is lost, as on a real network.
+                // If the device cannot accept the frame now, the frame is lost, as on a real network.
                 let _ = self.taps[frame.target].send(&frame.bytes);
             }
         }
@@ -155,7 +156,7 @@ impl FrameForwarder {
         let timeout = due.unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL);
         let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
         let mut polled = self.taps.each_ref().map(|tap| PollFd::new(tap, PollFlags::IN));
-        // Both devices are checked again in any case.
+        // The result is not needed, because both devices are checked again anyway.
         let _ = poll(&mut polled, Some(&timeout));
     }
 }

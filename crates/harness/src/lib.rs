@@ -1,4 +1,4 @@
-//! Real servers for tests: starts them on free ports, talks to them, kills, freezes and restarts them, and always
+//! Real servers for tests: starts them on free ports, sends requests, kills, freezes and restarts them, and always
 //! cleans up.
 //!
 //! ```no_run
@@ -9,10 +9,11 @@
 //! let successor = cluster.wait_for_owner(0, |port| port != cluster.nodes[0].port);
 //! ```
 //!
-//! A failing test panics; each [`Node`] then prints the end of its log, ends its process and removes its folder when
-//! dropped. All servers are in the test's process group, so a test runner that kills the group kills them too.
+//! A failing test panics. When a [`Node`] is dropped during a panic, it prints the end of its log; in any case it ends
+//! its process and removes its folder. All servers belong to the test's process group, so a test runner that kills the
+//! group also kills them.
 //!
-//! [`Connection`] is an independent RESP client, so that a bug in the server's codec cannot hide in the tests.
+//! [`Connection`] is an independent RESP client, so that a bug in the server's codec cannot go unnoticed.
 #![forbid(unsafe_code)]
 
 mod cluster;

@@ -1,4 +1,5 @@
-//! Local servers as started by users: by `make` in the repository, with separate folders and ports.
+//! Local servers that are started as a user starts them: with `make` in the repository, but with separate folders and
+//! ports.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::{Connection, PortClaim, Program, claim_ports};
 
-/// The servers that `make` starts.
+/// The set of servers that `make` starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalSetup {
     /// A cluster, started by `make up`.
@@ -16,10 +17,10 @@ pub enum LocalSetup {
     Group,
 }
 
-/// Folder and ports for local servers. Dropping it stops the servers.
+/// A folder and ports for local servers. Dropping this value stops the servers.
 #[derive(Debug)]
 pub struct LocalServers {
-    /// The port of the first server; the others have the following ports.
+    /// The port of the first server. The other servers use the ports that follow.
     pub first_port: u16,
     setup: LocalSetup,
     folder: TempDir,
@@ -38,13 +39,13 @@ impl LocalServers {
         Self { first_port: claims[0].port, setup: local, folder, _claims: claims }
     }
 
-    /// The root folder of the repository.
+    /// Returns the root folder of the repository.
     #[must_use]
     pub fn repository_root() -> &'static Path {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
     }
 
-    /// The folder of the servers' files.
+    /// Returns the folder of the servers' files.
     #[must_use]
     pub fn data_folder(&self) -> PathBuf {
         match self.setup {
@@ -65,7 +66,7 @@ impl LocalServers {
             .env("CLUSTER_DIR", self.folder.path().join("cluster"))
             .env("GROUP_DIR", self.folder.path().join("group"))
             .env("REDOUBT", Program::redoubt().binary())
-            // The test itself may run under make.
+            // The test itself may run under `make`, whose flags must not apply here.
             .env_remove("MAKEFLAGS")
             .env_remove("MAKELEVEL")
             .output()

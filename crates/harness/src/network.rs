@@ -1,11 +1,11 @@
 //! Test hosts on a network that can be partitioned: Linux network namespaces joined by bridges.
 //!
-//! Each host is a namespace with one interface. The peer interface is a port of a bridge in a further namespace, the
-//! hub; the machine's own network is not touched. A host is isolated by moving its port to another bridge, so that
-//! packets are silently lost, as with a broken cable. One direction between two hosts is cut by giving the sender a
-//! wrong hardware address for the receiver. A host's line can also be impaired ([`Impairment`]).
+//! Each host is a namespace with one interface. The peer of that interface is a port of a bridge in another namespace,
+//! the hub; the machine's own network is not changed. A host is isolated by moving its port to another bridge, so that
+//! packets are silently lost, as with a broken cable. To block one direction between two hosts, the sender gets a wrong
+//! hardware address for the receiver. The link of a host can also be impaired ([`LinkImpairment`]).
 //!
-//! Namespaces outlive processes. The next test that creates some removes those of ended tests.
+//! Namespaces outlive processes. A test that creates namespaces first removes those of test processes that have ended.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -25,7 +25,7 @@ const NAME_PREFIX: &str = "redoubt-test";
 /// A hardware address that no host has.
 const UNUSED_MAC: &str = "02:00:00:00:ff:ff";
 
-/// A host of a [`TestNetwork`], on which servers can be started.
+/// A host in a [`TestNetwork`], on which servers can be started.
 #[derive(Debug, Clone)]
 pub struct TestHost {
     namespace: String,
@@ -34,7 +34,7 @@ pub struct TestHost {
 }
 
 impl TestHost {
-    /// The prefix that runs a command on this host.
+    /// Returns the words that must precede a command to run it on this host.
     pub(crate) fn command_prefix(&self) -> [&str; 4] {
         ["ip", "netns", "exec", &self.namespace]
     }
@@ -43,10 +43,11 @@ impl TestHost {
         path_of_namespace(&self.namespace)
     }
 
-    /// Connects to a server on this host from the host itself, which works despite any partition.
+    /// Connects to a server on this host from the same host, which works despite any partition.
     pub(crate) fn connect(&self, port: u16) -> std::io::Result<Connection> {
         let namespace = self.namespace_path();
-        // Only a thread can enter a namespace. The socket stays in the namespace after the thread has ended.
+        // A network namespace is a property of a thread, so a new thread enters it. The socket remains in the namespace
+        // after the thread has ended.
         let connecting = thread::spawn(move || {
             enter_namespace(&namespace)?;
             Connection::open(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
@@ -55,21 +56,21 @@ impl TestHost {
     }
 }
 
-/// A network of hosts. Dropping it removes the hosts.
+/// A network of test hosts. Dropping this value removes the hosts.
 #[derive(Debug)]
 pub struct TestNetwork {
     hub: String,
-    /// The hosts; partitions and impairments name them by index.
+    /// The hosts. Partitions and impairments refer to them by index.
     pub hosts: Vec<TestHost>,
     locked_ports: Mutex<Vec<HubPort>>,
 }
 
-/// The connection of a host to the hub.
+/// The port of a host in the hub.
 #[derive(Debug, Default)]
 struct HubPort {
     /// Number of the bridge to which the port belongs.
     bridge: u8,
-    /// The impaired line between port and bridge, if any.
+    /// The impaired link between port and bridge, if there is one.
     impaired_link: Option<ImpairedLink>,
 }
 
@@ -115,7 +116,7 @@ impl TestNetwork {
         inside(&["link", "set", "eth0", "up"])
     }
 
-    /// Partitions the network into groups of hosts. All hosts that are in no group form one more group.
+    /// Partitions the network into groups of hosts. All hosts that are in none of `groups` form another group.
     ///
     /// # Panics
     /// A system command fails.
@@ -140,13 +141,13 @@ impl TestNetwork {
         }
     }
 
-    /// Impairs a host's line until [`repair_link`](Self::repair_link). Faults are drawn from the seed.
+    /// Impairs the link of a host until [`repair_link`](Self::repair_link) is called. Faults are drawn from the seed.
     ///
     /// # Errors
     /// The machine has no TAP devices.
     ///
     /// # Panics
-    /// The line is impaired already, or a system command fails.
+    /// The link is already impaired, or a system command fails.
     pub fn impair_link(&self, host: usize, impairment: LinkImpairment, seed: u64) -> Result<(), String> {
         let mut ports = self.locked_ports();
         let line = &mut ports[host].impaired_link;
@@ -166,7 +167,7 @@ impl TestNetwork {
         words.into_iter().try_for_each(|words| self.run_in_hub(words))
     }
 
-    /// Repairs a host's impaired line. Packets in transit are lost.
+    /// Repairs the impaired link of a host. Packets in transit are lost.
     ///
     /// # Panics
     /// A system command fails.
@@ -227,12 +228,12 @@ impl Drop for TestNetwork {
     }
 }
 
-/// The name of the interface in the hub that leads to the host.
+/// Returns the name of the interface in the hub that is connected to the host.
 fn port_name(host: usize) -> String {
     format!("port{host}")
 }
 
-/// The name of the TAP device at the far end of an impaired line.
+/// Returns the name of the TAP device on the common bridge's side of an impaired link.
 fn far_device(host: usize) -> String {
     format!("far{host}")
 }
@@ -263,14 +264,14 @@ fn run_iproute(words: &[&str]) -> Result<(), String> {
     Err(format!("this machine allows no network namespaces: ip {}: {}", words.join(" "), said.trim()))
 }
 
-/// Removes namespaces of ended test processes.
+/// Removes the namespaces of test processes that have ended.
 fn remove_leftover_namespaces() {
     let Ok(names) = std::fs::read_dir("/run/netns") else { return };
     for name in names.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
         let Some(rest) = name.strip_prefix(NAME_PREFIX) else { continue };
         let pid = rest.split('-').nth(1).unwrap_or_default();
         if !Path::new("/proc").join(pid).exists() {
-            // Another test may have removed the namespace already.
+            // Another test may already have removed the namespace.
             let _ = run_iproute(&["netns", "del", &name]);
         }
     }

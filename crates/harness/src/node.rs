@@ -48,7 +48,7 @@ pub struct Node {
     program: Program,
     options: Vec<String>,
     child: Option<Child>,
-    /// Declared before the folder it is mounted on, so that it is dropped first.
+    /// Declared before `folder`, on which it is mounted, so that it is dropped first.
     disk: Option<TestDisk>,
     fake_time: Option<FakeTime>,
     folder: TempDir,
@@ -105,8 +105,8 @@ impl Node {
         }
     }
 
-    /// Like [`Self::prepare`], behind a relay that identifies the server by `number`. [`port`](Self::port) is the
-    /// relay's port.
+    /// Like [`Self::prepare`], but behind a relay, which identifies the server by `number`. [`port`](Self::port) is
+    /// then the port of the relay.
     ///
     /// # Panics
     /// The folder cannot be created.
@@ -124,7 +124,7 @@ impl Node {
         node
     }
 
-    /// Like [`Self::prepare`], on a host of a test network.
+    /// Like [`Self::prepare`], but on a host of a test network.
     ///
     /// # Panics
     /// The folder cannot be created.
@@ -186,7 +186,7 @@ impl Node {
         }
     }
 
-    /// Sets the configuration file, whose settings are overridden by options.
+    /// Sets the configuration file. Command line options override its settings.
     ///
     /// # Panics
     /// The path is not valid UTF-8.
@@ -194,13 +194,13 @@ impl Node {
         self.options.insert(0, file.to_str().expect("a path of text").to_owned());
     }
 
-    /// Adds an option, effective from the next start.
+    /// Adds command line options, which take effect at the next start.
     pub fn add_options(&mut self, options: &str) {
         self.options.extend(options.split_whitespace().map(str::to_owned));
     }
 
-    /// Enables TLS on a second port from the next start, with `server.crt`, `server.key` and `ca.crt` of this folder,
-    /// and without client certificates.
+    /// Enables TLS on a second port, from the next start on. Uses `server.crt`, `server.key` and `ca.crt` from the
+    /// folder `certificates`; clients need no certificates.
     ///
     /// # Panics
     /// The folder does not exist, or its path is not valid UTF-8.
@@ -215,13 +215,13 @@ impl Node {
         self.tls_claim = Some(claim);
     }
 
-    /// The TLS port; `None` if TLS is not enabled.
+    /// Returns the TLS port; `None` if TLS is not enabled.
     #[must_use]
     pub fn tls_port(&self) -> Option<u16> {
         self.tls_claim.as_ref().map(|claim| claim.port)
     }
 
-    /// Mounts a small disk of `bytes` bytes over the folder, which must be empty.
+    /// Mounts a small disk of `bytes` bytes over the node's folder, which must be empty.
     ///
     /// # Errors
     /// This machine does not permit mounting.
@@ -230,9 +230,10 @@ impl Node {
         Ok(())
     }
 
-    /// Fills up the small disk, if there is one.
+    /// Fills up the small disk, if the node has one.
     ///
     /// # Panics
+    /// A write fails for another reason than a full disk.
     pub fn fill_disk(&self) {
         if let Some(disk) = &self.disk {
             disk.fill_up().expect("a disk can be filled");
@@ -246,7 +247,7 @@ impl Node {
         }
     }
 
-    /// Gives the server a separate wall clock from the next start.
+    /// Gives the server a separate wall clock, from the next start on.
     ///
     /// # Errors
     /// libfaketime is not installed.
@@ -255,7 +256,7 @@ impl Node {
         Ok(())
     }
 
-    /// Shifts the server's wall clock by `ahead` seconds, which may be negative. It notices within a second.
+    /// Shifts the server's wall clock by `ahead` seconds, which may be negative. The server notices within a second.
     ///
     /// # Panics
     /// The clock's file cannot be written.
@@ -265,30 +266,30 @@ impl Node {
         }
     }
 
-    /// Whether the server is behind a relay.
+    /// Returns whether the server is behind a relay.
     pub(crate) fn is_behind_relay(&self) -> bool {
         self.relay.is_some()
     }
 
-    /// The working folder, with log and data.
+    /// Returns the server's working folder, which contains its log and data.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The IP address at which other nodes reach the server.
+    /// Returns the IP address at which other nodes reach the server.
     #[must_use]
     pub fn ip(&self) -> IpAddr {
         self.host.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |host| host.run_iproute)
     }
 
-    /// The address as `ip:port`.
+    /// Returns the address as `ip:port`.
     #[must_use]
     pub fn address(&self) -> String {
         format!("{}:{}", self.ip(), self.port)
     }
 
-    /// The process id of the running server.
+    /// Returns the process id of the running server.
     ///
     /// # Panics
     /// The server is not running.
@@ -297,7 +298,7 @@ impl Node {
         self.child.as_ref().expect("the node runs").id()
     }
 
-    /// Whether the test has started the process and not stopped it.
+    /// Returns whether the test has started the process and has not stopped it since.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.child.is_some()
@@ -320,13 +321,13 @@ impl Node {
         self.endpoint().connect()
     }
 
-    /// The address, for clients that reconnect while the server is restarted.
+    /// Returns the server's address, for clients that reconnect when the server is restarted.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         Endpoint { port: self.port, host: self.host.clone() }
     }
 
-    /// Removes the data, but keeps nodes.conf, the configuration and the log.
+    /// Removes the data, but not `nodes.conf`, the configuration and the log.
     ///
     /// # Panics
     /// The server is running, or a file cannot be removed.
@@ -359,7 +360,7 @@ impl Node {
         redis_cli_on(self.host.as_ref(), arguments)
     }
 
-    /// Sends SIGKILL and waits for the end of the process.
+    /// Sends SIGKILL and waits until the process has ended.
     ///
     /// # Panics
     /// The server is not running.
@@ -370,7 +371,7 @@ impl Node {
         self.close_relay();
     }
 
-    /// Stops the relay, because the port of a dead server must refuse connections.
+    /// Closes the relay, because the port of a dead server must refuse connections.
     fn close_relay(&mut self) {
         if let Some(relay) = &mut self.relay {
             relay.stop_listening();
@@ -386,12 +387,12 @@ impl Node {
         self.wait_for_own_exit()
     }
 
-    /// Whether the process has ended by itself.
+    /// Returns whether the process has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         self.exit_status().is_some()
     }
 
-    /// Waits until the process has ended by itself, so that it can be launched again.
+    /// Waits until the process has ended by itself. Afterwards it can be launched again.
     ///
     /// # Panics
     /// The process does not end.
@@ -418,7 +419,7 @@ impl Node {
         });
     }
 
-    /// Sends SIGCONT, which ends [`Self::freeze`].
+    /// Sends SIGCONT, which undoes [`Self::freeze`].
     pub fn thaw(&self) {
         self.send_signal(Signal::CONT);
     }
@@ -432,7 +433,7 @@ impl Node {
         eventually_within(Duration::from_secs(30), &what, || self.exit_status())
     }
 
-    /// The output of the process so far.
+    /// Returns what the process has printed so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read(self.folder().join("log"))
@@ -449,7 +450,7 @@ impl Node {
         crate::info_field(&mut self.connect(), section, field)
     }
 
-    /// Resident memory in bytes.
+    /// Returns the resident memory of the process in bytes.
     ///
     /// # Panics
     /// The server is not running.
@@ -482,7 +483,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Also ends a frozen process. Errors are ignored, as nothing else can be done.
+            // A frozen process ends as well. Errors are ignored, because nothing can be done about them.
             let _ = child.kill();
             let _ = child.wait();
         }

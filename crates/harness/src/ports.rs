@@ -1,8 +1,8 @@
-//! Reserves free ports (whose bus ports, 10000 above, are free as well) for one test at a time.
+//! Reserves free ports for one test at a time. The bus port, which is 10000 higher, must be free as well.
 //!
-//! Asking the system for a free port and releasing it leaves a gap in which another test could get the same port. So a
-//! claim is a locked file per port, shared by all tests on this machine; the lock ends with its process. All ports are
-//! below the range for outgoing connections.
+//! If a test asked the system for a free port and released it, another test could get the same port before the server
+//! listens on it. Therefore a reservation is a locked file per port, shared by all tests on this machine. The lock ends
+//! with its process. All ports are below the range for outgoing connections.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 const FIRST_PORT: u16 = 19_000;
 const PORT_COUNT: u16 = 3_500;
 
-/// A port reserved for this test until dropped.
+/// A port that is reserved for this test until this value is dropped.
 #[derive(Debug)]
 pub struct PortClaim {
-    /// The client port; `port + 10000` is reserved with it.
+    /// The client port. The bus port `port + 10000` is also reserved.
     pub port: u16,
     _lock: File,
 }
@@ -35,7 +35,7 @@ pub fn claim_port() -> PortClaim {
 /// There are not enough consecutive free ports.
 #[must_use]
 pub fn claim_ports(count: u16) -> Vec<PortClaim> {
-    // Each process begins its search at a different port, to avoid contention.
+    // Each process starts its search at a different port, to avoid contention.
     static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
     let own = (std::process::id() * 37 % u32::from(PORT_COUNT)) as u16;
     for _ in 0..PORT_COUNT {

@@ -1,4 +1,4 @@
-//! Finds server binaries and builds their command lines.
+//! Finds server binaries and builds commands that run them.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::{TestHost, value_or_skip};
 
-/// A server binary with the command line of redis-server.
+/// A server binary that accepts the command line of redis-server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     binary: PathBuf,
@@ -16,7 +16,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Our own server: the binary named by `REDOUBT`, or the one built beside this test.
+    /// Returns our own server: the binary named by `REDOUBT`, or the one built beside this test.
     ///
     /// # Panics
     /// There is no binary.
@@ -38,60 +38,60 @@ impl Program {
         Self { binary, is_redoubt: true }
     }
 
-    /// Debian's Redis 7.0, with which compatibility with older servers is tested.
+    /// Returns Debian's Redis 7.0, which represents older servers in compatibility tests.
     #[must_use]
     pub fn redis() -> Self {
         Self { binary: "redis-server".into(), is_redoubt: false }
     }
 
-    /// Valkey 9.1 or later, the reference for every feature that Valkey has. `None`, reported as skipped, if it is not
-    /// installed.
+    /// Returns Valkey 9.1 or later, the reference for every feature that Valkey has. `None`, reported as skipped, if it
+    /// is not installed.
     ///
     /// # Panics
-    /// The same as [`report_skipped`].
+    /// See [`report_skipped`].
     #[must_use]
     pub fn valkey() -> Option<Self> {
         value_or_skip("comparisons with Valkey 9.1", find_peer("valkey-server", (9, 1)))
     }
 
-    /// Redis 8.6 or later, the reference for features that only Redis has. `None`, reported as skipped, if it is not
-    /// installed.
+    /// Returns Redis 8.6 or later, the reference for features that only Redis has. `None`, reported as skipped, if it
+    /// is not installed.
     ///
     /// # Panics
-    /// The same as [`report_skipped`].
+    /// See [`report_skipped`].
     #[must_use]
     pub fn redis8() -> Option<Self> {
         value_or_skip("comparisons with Redis 8.6", find_peer("redis86-server", (8, 6)))
     }
 
-    /// Redis 8.6 or later. `None`, reported as skipped, if it is not installed.
+    /// Returns Redis 8.6 or later. `None`, reported as skipped, if it is not installed.
     ///
     /// # Panics
-    /// The same as [`report_skipped`].
+    /// See [`report_skipped`].
     #[must_use]
     pub fn redis86() -> Option<Self> {
         value_or_skip("comparisons with Redis 8.6", find_peer("redis86-server", (8, 6)))
     }
 
-    /// Any server binary. If its name begins with `redoubt`, the subcommand `server` is used.
+    /// Returns the program with this binary. If its name begins with `redoubt`, the subcommand `server` is used.
     #[must_use]
     pub fn from_binary(binary: &Path) -> Self {
         let is_redoubt = binary.file_name().is_some_and(|name| name.to_string_lossy().starts_with("redoubt"));
-        // Made absolute, because nodes run in their own folders. Bare names are looked up in PATH, and links keep their
-        // names.
+        // The path must be absolute, because each node runs in its own folder. Bare names are looked up in PATH.
+        // Symbolic links are not resolved, because their names matter.
         let is_bare = binary.components().count() == 1;
         let binary =
             if is_bare { binary.into() } else { std::path::absolute(binary).expect("a current folder") };
         Self { binary, is_redoubt }
     }
 
-    /// The command without configuration file and options.
+    /// Returns a command that runs the binary without configuration file and options.
     #[must_use]
     pub fn command(&self) -> Command {
         self.command_on(None)
     }
 
-    /// The command, run on a test host if there is one.
+    /// Returns a command that runs the binary, on a test host if one is given.
     pub(crate) fn command_on(&self, host: Option<&TestHost>) -> Command {
         let mut command = command_on(host, &self.binary);
         if self.is_redoubt {
@@ -100,20 +100,20 @@ impl Program {
         command
     }
 
-    /// The absolute path of the binary, or a bare name that is looked up in PATH.
+    /// Returns the absolute path of the binary, or a bare name that is looked up in PATH.
     #[must_use]
     pub fn binary(&self) -> &Path {
         &self.binary
     }
 
-    /// The program's name, with which failure messages tell servers apart.
+    /// Returns the program's name, which distinguishes servers in failure messages.
     #[must_use]
     pub fn name(&self) -> String {
         self.binary.file_name().unwrap_or(self.binary.as_os_str()).to_string_lossy().into_owned()
     }
 }
 
-/// A server of at least this version, installed by `scripts/install-peers` or found in PATH.
+/// Returns a program of at least this version, installed by `scripts/install-peers` or found in PATH.
 fn find_peer(name: &str, min_version: (u32, u32)) -> Result<Program, String> {
     let missing = || format!("there is no {name} (scripts/install-peers)");
     let candidates = peers_folder().map(|folder| folder.join(name)).into_iter().chain([name.into()]);
@@ -130,7 +130,7 @@ fn find_peer(name: &str, min_version: (u32, u32)) -> Result<Program, String> {
     Ok(Program::from_binary(&binary))
 }
 
-/// The folder named by `PEERS`, or the default in the user's cache.
+/// Returns the folder named by `PEERS`, or else the default folder in the user's cache.
 fn peers_folder() -> Option<PathBuf> {
     let named = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     named("PEERS").or_else(|| {
@@ -147,10 +147,10 @@ fn command_on(host: Option<&TestHost>, binary: &Path) -> Command {
     command
 }
 
-/// Runs a server that should end by itself within 30 seconds. Returns its exit status and output.
+/// Runs a command that should end by itself within 30 seconds. Returns its exit status and output.
 ///
 /// # Panics
-/// The server cannot be started, or does not end; then it is killed.
+/// The command cannot be started, or does not end in time; in the latter case it is killed.
 #[must_use]
 pub fn run_to_end(command: &mut Command) -> (ExitStatus, String) {
     let mut printed = tempfile::tempfile().expect("a temporary file");

@@ -1,10 +1,10 @@
-//! A network of TCP relays that can be partitioned without privileges.
+//! A network of TCP relays that can be partitioned without root privileges.
 //!
 //! A server behind a relay listens on a private port and announces the relay's port (`cluster-announce-port` and
-//! similar options). It connects to others from its own loopback address (`bind-source-addr 127.0.77.N`), by which
-//! relays identify the server; connections from other addresses are clients and are never blocked. A partition holds
-//! back bytes without breaking connections, as a network outage does; the bytes arrive when the partition ends. A relay
-//! only listens while its server runs, so that the port of a dead server refuses connections.
+//! similar options). It connects to other servers from its own loopback address (`bind-source-addr 127.0.77.N`), by
+//! which relays identify it. Connections from other addresses are clients and are never blocked. A partition delays
+//! bytes without breaking connections, as a network outage does; the bytes arrive when the partition ends. A relay only
+//! listens while its server runs, so that the port of a dead server refuses connections.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::{PortClaim, claim_port};
 
-/// The loopback network for servers behind relays.
+/// The first three bytes of the loopback addresses of servers behind relays.
 const LOOPBACK_NETWORK: [u8; 3] = [127, 0, 77];
 const BUS_PORT_OFFSET: u16 = 10_000;
 /// Size of the read buffer in bytes.
@@ -28,11 +28,11 @@ pub enum RelayedProcess {
     Server,
     /// A cluster node, which also has a bus port.
     Clustered,
-    /// A sentinel, whose announced address is in its configuration file.
+    /// A sentinel, which has the address to announce in its configuration file.
     Sentinel,
 }
 
-/// The links between servers behind relays, each of which can be blocked.
+/// The links between servers behind relays. Each link can be blocked.
 #[derive(Debug, Clone, Default)]
 pub struct RelayNetwork {
     cuts: Arc<CutLinks>,
@@ -40,10 +40,10 @@ pub struct RelayNetwork {
 
 #[derive(Debug, Default)]
 struct CutLinks {
-    /// The blocked links, as pairs of sending and receiving server.
+    /// The blocked links, as pairs of the sending and the receiving server.
     cut: Mutex<Vec<(usize, usize)>>,
     all_healed: Condvar,
-    /// Connections between servers to client ports, not to the bus.
+    /// Connections from one server to the client port of another, excluding bus connections.
     links: Mutex<Vec<(usize, usize, TcpStream)>>,
 }
 
@@ -60,7 +60,7 @@ impl RelayNetwork {
         }
     }
 
-    /// Partitions the network into groups of servers. All servers that are in no group form one more group.
+    /// Partitions the network into groups of servers. All servers that are in none of `groups` form another group.
     pub fn partition(&self, groups: &[Vec<usize>], servers: usize) {
         let side = |server: usize| groups.iter().position(|group| group.contains(&server));
         let all = || 0..servers;
@@ -68,19 +68,19 @@ impl RelayNetwork {
         *self.cuts.lock_cut_links() = pairs.filter(|(from, to)| side(*from) != side(*to)).collect();
     }
 
-    /// Holds back all bytes from `from` to these servers. Bytes in the opposite direction still pass.
+    /// Delays all bytes from `from` to the servers in `to`. Bytes in the opposite direction still pass.
     pub fn block_bytes(&self, from: usize, to: &[usize]) {
         self.cuts.lock_cut_links().extend(to.iter().map(|to| (from, *to)));
     }
 
-    /// Ends all partitions, so that held back bytes arrive.
+    /// Ends all partitions. Delayed bytes arrive.
     pub fn heal_partition(&self) {
         self.cuts.lock_cut_links().clear();
         self.cuts.all_healed.notify_all();
     }
 
-    /// Breaks the connections of `from` to the client port of `to`, and returns their number. New connections are
-    /// possible.
+    /// Breaks the connections of `from` to the client port of `to`, and returns their number. New connections are not
+    /// blocked.
     pub fn break_links(&self, from: usize, to: usize) -> usize {
         let mut links = self.cuts.links.lock().unwrap_or_else(PoisonError::into_inner);
         let broken: Vec<_> =
@@ -100,7 +100,7 @@ impl CutLinks {
         self.cut.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until bytes from `from` may reach `to`. Returns `false` if the relay was closed meanwhile.
+    /// Waits until bytes from `from` to `to` are not blocked. Returns `false` if the relay was closed while waiting.
     fn wait_until_open(&self, from: usize, to: usize, closed: &AtomicBool) -> bool {
         let mut lost = self.lock_cut_links();
         while lost.contains(&(from, to)) && !closed.load(Ordering::Relaxed) {
@@ -129,7 +129,7 @@ struct RelayListener {
 }
 
 impl ServerRelay {
-    /// The options that make the server announce the relay's port instead of its own.
+    /// Returns the options that make the server announce the relay's port instead of its own.
     pub(crate) fn announce_options(&self, port: u16, kind: RelayedProcess) -> String {
         let source = source_address(self.server);
         let own = self.private_port.port;
@@ -146,7 +146,7 @@ impl ServerRelay {
                      --replica-announce-port {port}"
                 )
             }
-            // A sentinel's announced address is in its configuration file.
+            // A sentinel has the address to announce in its configuration file.
             RelayedProcess::Sentinel => common,
         }
     }
@@ -201,7 +201,7 @@ impl RelayListener {
 impl Drop for RelayListener {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Relaxed);
-        // This connection wakes the thread that accepts connections.
+        // Wakes the thread that accepts connections, so that it notices `closed`.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -235,7 +235,7 @@ impl RelayContext {
         mut source: TcpStream,
         mut target: TcpStream,
     ) {
-        // The timeout lets this thread notice that the relay was closed.
+        // With the timeout, this thread notices that the relay was closed.
         let _ = source.set_read_timeout(Some(Duration::from_millis(500)));
         let _ = target.set_nodelay(true);
         let mut piece = vec![0; BUFFER_SIZE];
@@ -266,7 +266,7 @@ fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
-/// The address from which server `server` connects.
+/// Returns the address from which server `server` connects to other servers.
 fn source_address(server: usize) -> Ipv4Addr {
     let [a, b, c] = LOOPBACK_NETWORK;
     Ipv4Addr::new(a, b, c, u8::try_from(server + 1).expect("fewer than 255 servers"))
@@ -282,7 +282,7 @@ fn server_of_address(ip: IpAddr) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// An echo server behind a relay.
+    /// The server behind the relay is an echo server.
     #[test]
     fn relay_forwards_both_ways_and_refuses_once_closed() {
         let relays = RelayNetwork::create().expect("Linux has the whole loopback network");

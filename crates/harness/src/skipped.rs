@@ -1,8 +1,8 @@
-//! Skips tests that this machine cannot run. Each skipped test is reported and counted; if `CI` is set, it fails
+//! Skips tests that this machine cannot run. Each skipped test is reported and counted. If `CI` is set, it fails
 //! instead.
 //!
-//! Test runners hide the output of passing tests, so each skipped test is also appended to the file named by
-//! `LEFT_OUT`; `scripts/test` prints and counts its lines at the end.
+//! Test runners hide the output of passing tests. Therefore each skipped test is also appended to the file named by
+//! `LEFT_OUT`, whose lines `scripts/test` prints and counts at the end.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -17,16 +17,16 @@ pub fn report_skipped(description: &str, reason: &str) {
     eprintln!("{line}");
     if let Some(path) = std::env::var_os("LEFT_OUT") {
         let file = OpenOptions::new().create(true).append(true).open(&path);
-        // A single write, so that lines of several processes do not mix.
+        // A single write prevents lines of several processes from being mixed.
         file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()))
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 }
 
-/// Returns the value, or reports `description` as skipped and returns `None`.
+/// Returns the value. If there is none, reports the test part named by `description` as skipped and returns `None`.
 ///
 /// # Panics
-/// The same as [`report_skipped`].
+/// See [`report_skipped`].
 pub fn value_or_skip<T>(description: &str, result: Result<T, String>) -> Option<T> {
     result.inspect_err(|reason| report_skipped(description, reason)).ok()
 }

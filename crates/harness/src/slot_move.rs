@@ -1,4 +1,4 @@
-//! Moves a slot between masters, in the same steps as redis-cli.
+//! Moves a slot between masters, with the same steps as redis-cli.
 
 use std::io;
 use std::time::Duration;

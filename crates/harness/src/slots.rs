@@ -3,8 +3,8 @@
 /// Number of hash slots of a cluster.
 pub const SLOTS: u16 = 16_384;
 
-/// The slot of a key: CRC16-XMODEM of its hash tag, or of the whole key. Computed bit by bit, independently of the code
-/// under test.
+/// Returns the slot of a key: the CRC16-XMODEM of its hash tag, or else of the whole key. It is computed bit by bit,
+/// independently of the code under test.
 #[must_use]
 pub fn slot_of(key: &str) -> u16 {
     let tagged = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);

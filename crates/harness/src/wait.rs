@@ -1,24 +1,24 @@
-//! Waits for conditions instead of fixed times.
+//! Waits for conditions instead of sleeping for fixed times.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time limit for operations that take a healthy server a few seconds, even on a busy machine.
+/// Time limit for operations that a healthy server completes within a few seconds, even on a busy machine.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Retries `attempt` until it returns a value.
 ///
 /// # Panics
-/// There is no value after a minute; the message names `description`.
+/// There is no value within a minute. The message contains `description`.
 pub fn eventually<T>(description: &str, attempt: impl FnMut() -> Option<T>) -> T {
     eventually_within(DEFAULT_TIMEOUT, description, attempt)
 }
 
-/// Like [`eventually`], with another time limit.
+/// Like [`eventually`], but with the time limit `bound`.
 ///
 /// # Panics
-/// There is no value after `bound`.
+/// There is no value in time.
 pub fn eventually_within<T>(bound: Duration, description: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -5,10 +5,10 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Longer than any reply takes, and shorter than a test's time limit.
+/// Longer than the slowest reply takes, and shorter than the time limit of a test.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A reply exactly as on the wire: replies are equal only if clients cannot distinguish them.
+/// A reply as it was on the wire. Two replies are equal only if clients cannot distinguish them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reply {
     /// A simple string, such as `+OK`.
@@ -39,18 +39,18 @@ pub enum Reply {
     Double(String),
     /// A RESP3 big number, such as `(12`, with its digits as received.
     BigNumber(String),
-    /// A RESP3 verbatim string, with the three letters of its format in front.
+    /// A RESP3 verbatim string, including the three letters and the colon that precede its text.
     Verbatim(Vec<u8>),
 }
 
 impl Reply {
-    /// Whether this is an error that begins with `code`.
+    /// Returns whether this is an error that begins with `code`.
     #[must_use]
     pub fn is_error(&self, code: &str) -> bool {
         matches!(self, Self::Error(text) if text.starts_with(code))
     }
 
-    /// The text of a simple, bulk or verbatim string.
+    /// Returns the text of a simple, bulk or verbatim string.
     ///
     /// # Panics
     /// The reply has another type.
@@ -64,7 +64,7 @@ impl Reply {
         }
     }
 
-    /// The value of an integer reply.
+    /// Returns the value of an integer reply.
     ///
     /// # Panics
     /// The reply has another type.
@@ -76,7 +76,7 @@ impl Reply {
         }
     }
 
-    /// The elements of an array, a set or a push.
+    /// Returns the elements of an array, a set or a push.
     ///
     /// # Panics
     /// The reply has another type.
@@ -141,6 +141,7 @@ impl Connection {
     /// Sets the timeout for replies.
     ///
     /// # Panics
+    /// The timeout is zero.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.reader.get_ref().set_read_timeout(Some(timeout)).expect("a timeout can be set");
     }
@@ -216,7 +217,7 @@ impl Connection {
             .collect()
     }
 
-    /// Whether unread data or the end of the stream has arrived.
+    /// Returns whether unread bytes or the end of the stream have arrived.
     ///
     /// # Panics
     /// The system call failed.
@@ -273,14 +274,14 @@ impl Connection {
         })
     }
 
-    /// Reads until the server closes the connection, and returns the bytes.
+    /// Reads until the server closes the connection. Returns the bytes read.
     ///
     /// # Errors
     /// The server does not close the connection.
     pub fn read_to_end(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         match self.reader.read_to_end(&mut bytes) {
-            // A server that closes with unread input resets the connection.
+            // If a server closes a connection before it has read all input, the connection is reset.
             Err(error) if error.kind() != io::ErrorKind::ConnectionReset => Err(error),
             _ => Ok(bytes),
         }

@@ -10,7 +10,7 @@ use crate::{TestHost, TestNetwork, value_or_skip};
 
 const TEST_PORT: u16 = 7;
 
-/// Runs `action` in a thread on this host.
+/// Runs `action` in a thread that has entered the network namespace of this host.
 fn run_on<T: Send + 'static>(host: &TestHost, action: impl FnOnce(IpAddr) -> T + Send + 'static) -> T {
     let (path, ip) = (host.namespace_path(), host.run_iproute);
     let making = thread::spawn(move || {
@@ -20,8 +20,8 @@ fn run_on<T: Send + 'static>(host: &TestHost, action: impl FnOnce(IpAddr) -> T +
     making.join().expect("no panic")
 }
 
-/// Creates two hosts, of which the first has this impairment, and a connection from the first host to the second.
-/// Returns `None` if the machine does not support it.
+/// Creates two hosts, impairs the link of the first one, and connects the first host to the second. Returns `None` if
+/// this machine does not support impairment.
 fn connect_hosts(impairment: LinkImpairment) -> Option<(TestNetwork, TcpStream, TcpStream)> {
     let network = value_or_skip("hosts of a network", TestNetwork::create(2))?;
     let listener = run_on(&network.hosts[1], |ip| TcpListener::bind((ip, TEST_PORT)).expect("a free port"));
@@ -92,7 +92,7 @@ fn tcp_survives_loss_and_duplication() {
     };
     let Some((network, mut near, mut far)) = connect_hosts(bad) else { return };
     transfer(&mut near, &mut far, 300_000);
-    // The applications only notice delays; the kernels handle the rest.
+    // Applications notice only delays, because the kernels retransmit lost packets.
     assert!(kernel_counter(&network.hosts[1], "RetransSegs") > 0, "packets were lost");
     let twice = kernel_counter(&network.hosts[0], "TCPDSACKOldSent")
         + kernel_counter(&network.hosts[0], "TCPDSACKOfoSent");
