@@ -2,8 +2,7 @@
 //!
 //! A paused holder does not know that its lease has ended, and writes when it resumes. No lock can prevent this, but
 //! the resource can. It stores the largest token beside the data, updates both atomically, and rejects smaller tokens.
-//! Reads record the token as well, so that a value read under a token cannot be written back after a later holder has
-//! read it.
+//! Reads record the token as well. Otherwise a holder could write back an old value after a later holder has read it.
 //!
 //! Run with a server's address: `cargo run -p redoubt-lock --example resource redis://127.0.0.1:6379`
 #![forbid(unsafe_code)]
@@ -12,13 +11,13 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// A file with a value and the largest fencing token seen.
+/// A file that contains a value and the largest fencing token that it has seen.
 #[derive(Debug)]
 pub struct FencedFile {
     file: File,
 }
 
-/// Error of an access with a token that is older than one seen before.
+/// The error if a token is older than one that the resource has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StaleToken {
     /// The largest token that the resource has seen.
@@ -51,8 +50,8 @@ impl FencedFile {
         self.replace_content(token, |_| value)
     }
 
-    /// Checks the token, and updates token and value atomically. The file lock stands for a database transaction
-    /// (`UPDATE ... WHERE token <= $1`).
+    /// Checks the token, and updates token and value atomically. A real resource would use a database transaction
+    /// (`UPDATE ... WHERE token <= $1`) instead of a file lock.
     fn replace_content(
         &mut self,
         token: u64,
@@ -79,7 +78,7 @@ impl FencedFile {
         }
         let value = new(value);
         self.file.seek(SeekFrom::Start(0))?;
-        // The width is fixed, so that no bytes of the old content remain.
+        // The fixed width ensures that the old content is overwritten completely.
         write!(self.file, "{token:020} {value:020}")?;
         Ok(Ok(value))
     }

@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use redoubt_lock::{Error, Locks};
 
-/// The number of articles left, and the buyers. Nothing protects the ledger from concurrent changes.
+/// The number of articles left, and the buyers of the others. The ledger itself is not protected from concurrent
+/// changes.
 #[derive(Debug, Default, Clone)]
 pub struct SalesLedger {
     /// Number of articles left.
     pub stock: u32,
-    /// Buyers of the sold articles, in order.
+    /// The buyers of the sold articles, in the order of the sales.
     pub sold: Vec<u32>,
 }
 

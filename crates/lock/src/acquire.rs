@@ -1,9 +1,9 @@
 //! Acquires a lock, waiting if necessary.
 //!
-//! A waiter retries when a message announces the release, when the holder's lease ends, or after some time. Requests to
-//! unreachable servers are retried too until the wait is over, with one warning, since the wait may be endless. An
-//! acquisition that gives up, or is dropped while waiting, releases the lock, because the server may have granted it
-//! without the reply arriving.
+//! A waiter retries when a message announces the release of the lock, when the holder's lease ends, or after some time.
+//! If servers are unreachable, requests to them are also retried until the wait is over. A warning is logged once,
+//! because the wait may be endless. An acquisition that fails, or is dropped while waiting, releases the lock, because
+//! the server may have granted the lock although its reply was lost.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ pub(crate) async fn acquire(claim: LockClaim, options: &Options, wait: Duration)
     let claim = &pending.claim;
     let needs_cleanup = match &result {
         Ok(_) => false,
-        // The last reply said that another owner holds the lock, so only a queue entry can be left on the server.
+        // The last reply was that another owner holds the lock, so at most a queue entry is left on the server.
         Err(Error::TimedOut(_)) => claim.kind.queues && !wait.is_zero(),
         Err(_) => true,
     };
@@ -109,7 +109,7 @@ async fn acquire_until(
         let until = deadline.map_or(now + pause, |deadline| deadline.min(now + pause));
         match (&mut subscription, &error, claim.nodes.as_slice()) {
             (None, Error::TimedOut(_), [node]) => {
-                // A release that happened before the subscription is found by the next attempt.
+                // If the lock was released before the subscription, the next attempt finds it free.
                 subscription = Some(node.wakeups.subscribe(&claim.names.channel, claim.kind.wake));
                 continue;
             }
@@ -123,6 +123,6 @@ async fn acquire_until(
 }
 
 fn random_in(range: std::ops::Range<u64>) -> u64 {
-    // Without randomness there is no jitter, which is harmless.
+    // If the random source fails, the delay has no jitter, which is harmless.
     range.start + getrandom::u64().unwrap_or(0) % (range.end - range.start)
 }

@@ -1,7 +1,8 @@
-//! The requests of one owner to the servers (acquire, extend and release), on one server or on a majority of several.
+//! The requests of one owner (acquire, extend and release), sent to one server or to several.
 //!
-//! All requests are idempotent, so they can be repeated. With one server the quorum is one. Several servers (Redlock)
-//! are queried concurrently, and an acquisition without a quorum is released everywhere before another attempt is made.
+//! All requests are idempotent, so they can be repeated. A single server is a quorum of one. Several servers (Redlock)
+//! receive each request concurrently and decide by majority. An acquisition without a quorum is released on all servers
+//! before the next attempt.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -22,21 +23,22 @@ use crate::wakeups::{WakeMode, Wakeups};
 pub(crate) struct LockServer {
     pub(crate) address: String,
     pub(crate) link: Arc<ServerLink>,
-    /// A separate connection for requests that wait for replicas, as these requests would delay all others.
+    /// A separate connection for requests that wait for replicas, because such a request delays all later ones on its
+    /// connection.
     pub(crate) confirming_link: ServerLink,
     pub(crate) wakeups: Wakeups,
     pub(crate) is_cluster: bool,
     pub(crate) background: BackgroundTasks,
 }
 
-/// Counts the tasks that continue after their guard was dropped.
+/// Counts background tasks, which release locks after their guards have been dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct BackgroundTasks {
     pub(crate) runtime: Handle,
     running: Arc<watch::Sender<usize>>,
 }
 
-/// A running background task. It is counted until this value is dropped.
+/// A running background task, which is counted until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct BackgroundTask(Arc<watch::Sender<usize>>);
 
@@ -51,7 +53,7 @@ impl BackgroundTasks {
     }
 
     pub(crate) async fn wait_for_releases(&self) {
-        // The channel cannot close, as `self` owns a sender.
+        // The channel cannot be closed, because `self` owns a sender.
         let _ = self.running.subscribe().wait_for(|count| *count == 0).await;
     }
 }
@@ -62,7 +64,7 @@ impl Drop for BackgroundTask {
     }
 }
 
-/// The scripts of one kind of lock, and its additional keys.
+/// A kind of lock: its scripts and its additional keys.
 #[derive(Debug)]
 pub(crate) struct LockKind {
     pub(crate) acquire: &'static LazyLock<Script>,
@@ -70,13 +72,13 @@ pub(crate) struct LockKind {
     pub(crate) release: &'static LazyLock<Script>,
     /// Suffixes of keys that this kind needs besides those of the lock and its token.
     pub(crate) companion_keys: &'static [&'static str],
-    /// Whether a waiter leaves an entry on the server, which must be removed when the waiter gives up.
+    /// Whether waiters have an entry on the server, which must be removed when the waiter gives up.
     pub(crate) queues: bool,
     /// Which waiters a release wakes.
     pub(crate) wake: WakeMode,
 }
 
-/// One owner's claim to a lock, and the servers that keep it.
+/// The claim of one owner to a lock, and the servers on which the lock is stored.
 #[derive(Debug, Clone)]
 pub(crate) struct LockClaim {
     pub(crate) nodes: Vec<Arc<LockServer>>,
@@ -90,12 +92,12 @@ pub(crate) struct LockClaim {
     pub(crate) permit_limit: Option<u32>,
 }
 
-/// The result of an attempt to acquire.
+/// The result of an attempt to acquire a lock.
 #[derive(Debug, PartialEq)]
 pub(crate) enum AcquireAttempt {
     /// The lock was acquired, with this fencing token.
     Acquired(u64),
-    /// Another owner holds the lock. It may be free after this time.
+    /// Another owner holds the lock. The next attempt may succeed after this time.
     Busy(Duration),
     /// Fewer servers or replicas than required have confirmed.
     TooFewServers {
@@ -106,8 +108,8 @@ pub(crate) enum AcquireAttempt {
 }
 
 impl LockClaim {
-    /// Returns the same claim under a new owner name. After a failed attempt on several servers everything is released,
-    /// and such a release, if delayed, must not undo a later attempt.
+    /// Returns the same claim with a new owner name. After a failed attempt, the lock is released on all servers. With
+    /// a new name, such a release cannot undo a later attempt even if it is delayed.
     pub(crate) fn with_new_owner(&self, attempt: u64) -> Self {
         let owner = self.owner.split('/').next().unwrap_or_default();
         Self { owner: format!("{owner}/{attempt}"), ..self.clone() }
@@ -133,7 +135,7 @@ impl LockClaim {
             }
             Ok(token) if taken == 1 => AcquireAttempt::Acquired(token),
             Ok(left) => AcquireAttempt::Busy(Duration::from_millis(left)),
-            // A key without expiry was set by some other program, which alone can release it.
+            // A key without expiry was set by another program, and only that program can release it.
             Err(_) => AcquireAttempt::Busy(Duration::MAX),
         }
     }
@@ -154,8 +156,8 @@ impl LockClaim {
         }
     }
 
-    /// Records the token on a majority of the servers. Every later majority shares a server with this one, so it
-    /// returns a larger token.
+    /// Records the token on a majority of the servers. Every later majority contains one of these servers, so a later
+    /// acquisition gets a larger token.
     async fn record_token(&self, token: u64) -> bool {
         let arguments = vec![self.owner.clone(), token.to_string()];
         let raised = join_all(
@@ -167,7 +169,7 @@ impl LockClaim {
         raised.iter().filter(|reply| matches!(reply, Ok((1, _)))).count() >= self.quorum
     }
 
-    /// Renews the lease, and stores that the owner has `count` guards.
+    /// Renews the lease, and stores `count` as the number of the owner's guards.
     pub(crate) async fn extend(&self, count: u32) -> RequestOutcome {
         let arguments = vec![self.owner.clone(), self.lease_ms(), count.to_string()];
         self.request_all(self.kind.extend, &arguments, self.replicas).await
@@ -177,7 +179,7 @@ impl LockClaim {
     pub(crate) async fn release(&self) -> RequestOutcome {
         let mut arguments = vec![self.owner.clone(), self.names.channel.clone()];
         arguments.push(u8::from(self.nodes.iter().any(|node| node.is_cluster)).to_string());
-        // No replica needs to confirm: a lock that only replicas still have ends with its lease.
+        // Replicas need not confirm: if a failover undoes the release, the lock ends with its lease.
         self.request_all(self.kind.release, &arguments, 0).await
     }
 
@@ -209,7 +211,8 @@ impl LockClaim {
         let mut keys = vec![self.names.lock.clone(), self.names.derived_key("token")];
         keys.extend(self.kind.companion_keys.iter().map(|companion| self.names.derived_key(companion)));
         let call = Call { script, keys, arguments };
-        // All requests of one owner use the same connection, so a release cannot overtake the acquisition it undoes.
+        // All requests of one owner use the same connection, so that a release cannot overtake the acquisition that it
+        // undoes.
         let link = if self.replicas == 0 { &*node.link } else { &node.confirming_link };
         if replicas == 0 {
             return Ok((redis::from_redis_value(link.run(&call).await?)?, 0));
@@ -222,7 +225,7 @@ impl LockClaim {
         self.lease.as_millis().max(1).to_string()
     }
 
-    /// Starts a task that releases a lock without a guard, and retries until the lease has ended.
+    /// Starts a task that releases a lock that has no guard. The task retries until the lease has ended.
     pub(crate) fn release_in_background(self: Arc<Self>) {
         let background = &self.nodes[0].background;
         let running = background.begin();
@@ -236,7 +239,7 @@ impl LockClaim {
     }
 }
 
-/// Combines the results of several servers. An acquisition gets the largest of their tokens.
+/// Combines the results of several servers. A successful acquisition gets the largest of their tokens.
 fn combine_attempts(attempts: &[AcquireAttempt], quorum: usize) -> AcquireAttempt {
     let tokens = attempts.iter().filter_map(|attempt| match attempt {
         AcquireAttempt::Acquired(token) => Some(*token),
@@ -258,7 +261,7 @@ fn combine_attempts(attempts: &[AcquireAttempt], quorum: usize) -> AcquireAttemp
     }
 }
 
-/// Combines the outcomes of several servers. A quorum decides.
+/// Combines the outcomes of several servers: the outcome that a quorum reports.
 fn combine_outcomes(outcomes: &[RequestOutcome], quorum: usize) -> RequestOutcome {
     let count = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count();
     if count(RequestOutcome::Done) >= quorum {

@@ -10,19 +10,19 @@ pub use crate::lease::LossReason;
 /// servers.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// The address is malformed, or its scheme is unknown.
+    /// The server's address is malformed, or its scheme is unknown.
     #[error("not an address of servers: {0}")]
     Address(String),
-    /// The name has an unbalanced brace, so that in a cluster the keys of the lock would not all be in one slot.
+    /// The lock's name has an unbalanced brace, so that in a cluster the keys of the lock would be in different slots.
     #[error("braces in a name must be a hash tag: {0}")]
     Name(String),
-    /// The server replied that it does not have the lock for this owner.
+    /// The server replied that this owner does not hold the lock.
     #[error("not held")]
     NotHeld,
-    /// The lock was lost before the call, for this reason.
+    /// The lock was lost before the call. Contains the reason.
     #[error("lost: {0}")]
     Lost(LossReason),
-    /// Other owners held the lock for the whole wait.
+    /// Other owners held the lock during the whole wait, which lasted this long.
     #[error("not free within {0:?}")]
     TimedOut(Duration),
     /// Fewer servers (masters of a Redlock, or replicas) than required have confirmed.

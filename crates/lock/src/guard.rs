@@ -1,4 +1,5 @@
-//! The guard of a held lock, and the task that renews it: drives [`HeldLease`] with the clock and the server.
+//! The guard of a held lock, and the task that renews the lock. The task drives [`HeldLease`] with the clock and the
+//! server's replies.
 
 use std::fmt;
 use std::future::Future;
@@ -29,13 +30,13 @@ struct LeaseStatus {
     loss: Option<LossReason>,
 }
 
-/// A held lock, read or write lock, or permit. Dropping the guard releases it in the background, also during a panic;
+/// A held lock, read or write lock, or permit. Dropping the guard releases it in the background, also during a panic.
 /// [`Guard::release`] waits for the release and returns its result.
 ///
 /// While the guard lives, a task renews the lease (see [`Options::watchdog`](crate::Options::watchdog)). If renewal
 /// fails until the lease has ended, or the server no longer has the lock, the lock is lost for good: [`Guard::lost`]
 /// returns and [`Guard::is_held`] is false. The lease is counted from before its request was sent, minus one percent
-/// and two milliseconds, so a holder stops relying on it before the server can grant the lock to another owner.
+/// and two milliseconds. Therefore a holder stops relying on the lock before the server can grant it to another owner.
 ///
 /// ```no_run
 /// # async fn example(locks: redoubt_lock::Locks) -> Result<(), redoubt_lock::Error> {
@@ -86,21 +87,22 @@ impl Guard {
         Self { requests, status, claim, token, is_left: false }
     }
 
-    /// Returns the name with which the lock was created.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.claim.names.lock
     }
 
-    /// Returns the fencing token, which is larger than that of every earlier acquisition of this name. A resource that
-    /// stores the largest token seen and rejects smaller ones is safe from paused holders that do not know yet that
-    /// their lease has ended. See the crate documentation for the assumptions.
+    /// Returns the fencing token, which is larger than the tokens of all earlier acquisitions of the lock. A resource
+    /// that stores the largest token it has seen, and rejects smaller ones, is safe from paused holders that do not
+    /// know yet that their lease has ended. See the crate documentation for the assumptions.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.token
     }
 
-    /// Returns the owner's name in Redisson's format (`uuid:number`), which is the field of the lock's hash.
+    /// Returns the name of the owner in Redisson's format (`uuid:number`). On the server it is a field of the lock's
+    /// hash.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.claim.owner
@@ -112,7 +114,7 @@ impl Guard {
         !self.valid_for().is_zero()
     }
 
-    /// Returns the remaining time of the lease if it is not renewed. Check it before each step that must be exclusive.
+    /// Returns how long the lease remains valid without renewal. Check it before each step that must be exclusive.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
         let status = *self.status.borrow();
@@ -128,14 +130,14 @@ impl Guard {
         self.status.borrow().renewals
     }
 
-    /// Waits until the lock is lost, and returns why. Never returns after a release.
+    /// Waits until the lock is lost, and returns the reason. Never returns if the lock is released.
     pub fn lost(&self) -> impl Future<Output = LossReason> + Send + 'static {
         let mut status = self.status.clone();
         async move {
             let lost = status.wait_for(|status| status.loss.is_some()).await.map(|status| status.loss);
             match lost {
                 Ok(Some(loss)) => loss,
-                // The lock was released, so it cannot be lost any more.
+                // The lock has been released, so it can no longer be lost.
                 Ok(None) | Err(_) => std::future::pending().await,
             }
         }
@@ -158,7 +160,7 @@ impl Guard {
     /// ```
     pub async fn reenter(&self) -> Result<Guard, Error> {
         let (answer, answered) = oneshot::channel();
-        // An error means that the task has ended. The answer channel is then closed as well.
+        // If sending fails, the task has ended, and the answer channel is closed as well.
         let _ = self.requests.send(GuardRequest::Enter(answer));
         let entered = Guard {
             requests: self.requests.clone(),
@@ -167,7 +169,7 @@ impl Guard {
             token: self.token,
             is_left: false,
         };
-        // If this future is dropped while waiting, the new guard is dropped and leaves again.
+        // If this future is dropped while it waits, the new guard is dropped as well, which the task is told.
         to_result(&answered.await)?;
         Ok(entered)
     }
@@ -176,7 +178,7 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before, [`Error::NotHeld`] if the server no longer had it. In both cases
-    /// another owner may have held it at the same time.
+    /// another owner may have held the lock at the same time.
     pub async fn release(mut self) -> Result<(), Error> {
         let (answer, answered) = oneshot::channel();
         self.is_left = true;
@@ -189,7 +191,7 @@ fn to_result(answer: &Result<Result<(), RequestError>, oneshot::error::RecvError
     match answer {
         Ok(Ok(())) => Ok(()),
         Ok(Err(RequestError::Lost(loss))) => Err(Error::Lost(*loss)),
-        // The channel closes if the runtime is shutting down, and then no task keeps the lease.
+        // The channel is closed if the runtime is shutting down. In this case no task renews the lease.
         Ok(Err(RequestError::NotHeld)) | Err(_) => Err(Error::NotHeld),
     }
 }
@@ -198,7 +200,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.is_left {
             let running = self.claim.nodes[0].background.begin();
-            // An error means that the runtime is gone. The lease then expires by itself.
+            // If sending fails, the runtime is gone and the lease expires by itself.
             let _ = self.requests.send(GuardRequest::Abandon(running));
         }
     }
@@ -206,10 +208,10 @@ impl Drop for Guard {
 
 struct GuardDriver {
     claim: Arc<LockClaim>,
-    /// Sends the results of requests to the server back to this task.
+    /// Sends the result of a server request to the task that runs this driver.
     requests: mpsc::UnboundedSender<GuardRequest>,
     publish: watch::Sender<LeaseStatus>,
-    /// Callers that wait for the next extension, and callers that wait for the running one.
+    /// Callers that wait for the next extension to be sent and answered.
     waiting: Vec<ReleaseReply>,
     extending: Vec<ReleaseReply>,
     releasing: Option<ReleaseReply>,
@@ -269,7 +271,7 @@ impl GuardDriver {
             LeaseAction::Extend(count) => {
                 self.extending.append(&mut self.waiting);
                 tokio::spawn(async move {
-                    // An error means that the guard's task has ended and needs no result.
+                    // If sending fails, the task of the guard has ended and does not need the result.
                     let _ = requests.send(GuardRequest::Extended(claim.extend(count).await));
                 });
             }
@@ -298,7 +300,7 @@ impl GuardDriver {
 
 fn reply_to_all(waiters: impl Iterator<Item = ReleaseReply>, answer: Result<(), RequestError>) {
     for asker in waiters {
-        // An error means that the caller has stopped waiting.
+        // If sending fails, the caller has stopped waiting.
         let _ = asker.send(answer);
     }
 }

@@ -10,7 +10,7 @@ use crate::script::{Call, LATCH_COUNT, LATCH_REMAINING, LATCH_SET};
 use crate::wakeups::WakeMode;
 use crate::{Error, Locks};
 
-/// A waiter checks the count at least this often, in case it misses a message.
+/// A waiter reads the count at least this often, in case it misses a message.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
@@ -40,8 +40,8 @@ impl Latch {
         Self { locks, name: name.to_owned() }
     }
 
-    /// Creates the latch with this count. Returns `false` if it already exists, which includes the case that this call
-    /// created it but the first reply was lost.
+    /// Creates the latch with this count. Returns `false` if the latch already exists. This can also happen if this
+    /// call created the latch but the reply to its first request was lost.
     ///
     /// # Errors
     /// The server cannot be reached.
@@ -81,7 +81,7 @@ impl Latch {
             }
             let recheck = Instant::now() + RECHECK_INTERVAL;
             let until = deadline.map_or(recheck, |deadline| deadline.min(recheck));
-            // The result is ignored: the count is checked after a message as well as after the timeout.
+            // The result is ignored, because the count is read both after a message and after the timeout.
             let _ = tokio::time::timeout_at(until.into(), woken.wait_for_wakeup()).await;
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return if self.remaining(deadline).await? == 0 {
@@ -134,7 +134,7 @@ impl Latch {
     }
 }
 
-/// Returns when `wait` ends. `None` means that there is no deadline.
+/// Returns the end of a wait; `None` if it has no deadline.
 fn deadline_after(wait: Duration) -> Option<Instant> {
     Instant::now().checked_add(wait)
 }

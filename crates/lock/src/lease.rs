@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Why a lock is no longer held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LossReason {
-    /// The lease ended before it could be renewed: the server was unreachable, or this process was paused.
+    /// The lease ended before it could be renewed, because the server was unreachable or this process was paused.
     #[error("the lease expired")]
     Expired,
     /// The server no longer has the lock: it was deleted, or lost in a failover.
@@ -35,10 +35,10 @@ pub(crate) enum RequestOutcome {
     Unknown,
 }
 
-/// What the driver reports to the state machine.
+/// An event that the driver reports to the state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseEvent {
-    /// The time of [`HeldLease::next_deadline`] has come.
+    /// The time returned by [`HeldLease::next_deadline`] has come.
     Deadline,
     /// The request to extend the lease has ended.
     Extended(RequestOutcome),
@@ -50,18 +50,18 @@ pub(crate) enum LeaseEvent {
     Leave,
 }
 
-/// What the driver must do.
+/// An action that the driver must carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseAction {
-    /// Renew the lease, with this number of guards. Guards created or dropped earlier wait for the outcome.
+    /// Renew the lease with this number of guards. Guards that were created or dropped before wait for the outcome.
     Extend(u32),
-    /// Release the lock, and report the outcome to the last guard.
+    /// Release the lock. The outcome is for the last guard.
     Release,
-    /// Report to all guards that the lock is lost.
+    /// Report the loss of the lock to all guards.
     ReportLoss(LossReason),
-    /// Answer the guards that waited for the extension that just ended.
+    /// Answer the guards that have waited for the extension that ended now.
     AnswerExtension(Result<(), RequestError>),
-    /// Answer the guard that waits for the release. No action follows this one.
+    /// Answer the guard that waits for the release. This is the last action.
     AnswerRelease(Result<(), RequestError>),
 }
 
@@ -76,7 +76,8 @@ pub(crate) enum RequestError {
 enum LeaseState {
     Held,
     Lost(LossReason),
-    /// The lock is being released. After an attempt with unknown outcome, "not held" may be the result of that attempt.
+    /// The lock is being released. After an attempt with unknown outcome, the reply "not held" may mean that this
+    /// attempt succeeded.
     Releasing {
         loss: Option<LossReason>,
         unknown_before: bool,
@@ -84,12 +85,12 @@ enum LeaseState {
     Released,
 }
 
-/// Returns how much shorter a holder counts its lease than the server does.
+/// Returns by how much a holder shortens its lease, to allow for clocks that run at different speeds.
 pub(crate) fn clock_drift_allowance(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
-/// Returns when the holder must consider a lease as ended that was requested at `sent`.
+/// Returns the time from which the holder must consider the lease as ended. The lease was requested at `sent`.
 pub(crate) fn lease_end(sent: Instant, lease: Duration) -> Instant {
     sent + lease.saturating_sub(clock_drift_allowance(lease))
 }
@@ -113,7 +114,7 @@ pub(crate) struct HeldLease {
 }
 
 impl HeldLease {
-    /// Starts with a lock that was acquired for `lease` by a request sent at `sent`.
+    /// Creates the state of a lock that was acquired for `lease` by a request sent at `sent`.
     pub(crate) fn new(sent: Instant, lease: Duration, renew: bool) -> Self {
         Self {
             lease,
@@ -144,7 +145,7 @@ impl HeldLease {
         self.count
     }
 
-    /// Returns whether the lock is released and nothing is left to do.
+    /// Returns whether the lock has been released and no reply is pending.
     pub(crate) fn is_released(&self) -> bool {
         self.state == LeaseState::Released
     }
@@ -202,7 +203,7 @@ impl HeldLease {
                 }
             }
             RequestOutcome::NotHeld => {
-                // The waiting guards are answered when the loss is reported.
+                // The guards that wait for the extension are answered when the loss is reported.
                 self.extending_since = Some(sent);
                 self.report_loss(LossReason::Gone, out);
             }
@@ -214,7 +215,8 @@ impl HeldLease {
         }
     }
 
-    /// Returns the delay between attempts, which is short enough to find a recovered server or a promoted replica soon.
+    /// Returns the delay before a failed request is repeated. It is short, so that a recovered server or a promoted
+    /// replica is found soon.
     fn retry_delay(&self) -> Duration {
         (self.lease / 30).clamp(Duration::from_millis(10), Duration::from_millis(500))
     }

@@ -1,7 +1,7 @@
 //! A connection to a [`Server`] that reconnects after errors.
 //!
-//! Requests are not retried here, because only the caller knows which of them are idempotent. A connection that broke,
-//! or no longer leads to a master, is dropped, and the next call reconnects (with Sentinel: to the current master). A
+//! Requests are not retried here, because only the caller knows which of them are idempotent. A connection is dropped
+//! if it broke or no longer leads to a master. The next call then reconnects (with Sentinel: to the current master). A
 //! timeout limits the duration of every call.
 
 use std::future::Future;
@@ -25,7 +25,7 @@ use crate::{Error, Server};
 /// Number of consecutive failures after which a cluster client is rebuilt from the initial nodes.
 const MAX_CLUSTER_FAILURES: u32 = 5;
 
-/// The reply to a script call, and the number of replicas that have its effects.
+/// The reply to a script call, and the number of replicas that have confirmed its effects.
 #[derive(Debug)]
 pub(crate) struct ConfirmedReply {
     pub(crate) reply: Value,
@@ -47,12 +47,12 @@ enum LiveConnection {
 #[derive(Default)]
 struct ConnectionState {
     live_connection: Option<LiveConnection>,
-    /// Number of this connection, so that a late failure of an old connection does not drop a new one.
+    /// The number of this connection. It ensures that a late failure of an old connection does not drop a new one.
     generation: u64,
     failures: u32,
 }
 
-/// A connection that reconnects after errors.
+/// A connection to a server, re-established after errors.
 pub(crate) struct ServerLink {
     source: ConnectionSource,
     timeout: Duration,
@@ -107,8 +107,8 @@ impl ServerLink {
         result
     }
 
-    /// Runs a script and counts the replicas that have its effects, waiting at most three quarters of the timeout. The
-    /// script and WAIT are sent together, so that WAIT refers to this script's writes even if the connection is
+    /// Runs a script, then waits for replicas to confirm its effects, for at most three quarters of the timeout. The
+    /// script and WAIT are sent together, so that WAIT refers to the writes of this script even if the connection is
     /// replaced.
     pub(crate) async fn run_confirmed(&self, call: &Call, replicas: usize) -> RedisResult<ConfirmedReply> {
         let (mut live, generation) = self.connection().await?;
@@ -220,7 +220,7 @@ impl ServerLink {
 
     /// Ends a call with an error if it takes longer than the timeout.
     async fn with_timeout<T>(&self, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        // The Redis client's own timeout, if it has one, should expire first.
+        // The timeout of the Redis client, if it has one, should expire before this one.
         let bound = self.timeout + self.timeout / 4;
         match tokio::time::timeout(bound, call).await {
             Ok(result) => result,
@@ -238,7 +238,8 @@ impl ServerLink {
         state.failures = if broke { state.failures + 1 } else { 0 };
         let tolerated = match self.source {
             ConnectionSource::Standalone(_) | ConnectionSource::Sentinel(_) => 0,
-            // The cluster client finds the new master by itself.
+            // The cluster client finds a new master by itself, so its connection is not dropped after the first
+            // failure.
             ConnectionSource::Cluster { .. } => MAX_CLUSTER_FAILURES,
         };
         if state.failures > tolerated {
@@ -267,7 +268,8 @@ fn uses_tls(node: &ConnectionInfo) -> bool {
     matches!(node.addr(), ConnectionAddr::TcpTls { .. })
 }
 
-/// Creates a client that finds the master. TLS is used for both the sentinels and the master, or for neither.
+/// Creates a client that finds the master through sentinels. TLS is used for the sentinels and the master, or for
+/// neither.
 fn sentinel_client(
     sentinels: &[ConnectionInfo],
     name: &str,
@@ -300,7 +302,7 @@ fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// Returns whether the connection is broken or stuck, or leads to a server that is not a master.
+/// Returns whether the connection should be dropped: it is broken or stuck, or the server is not a master.
 fn is_connection_broken(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_timeout()
@@ -313,14 +315,14 @@ fn is_connection_broken(error: &RedisError) -> bool {
         )
 }
 
-/// Returns whether the same call may succeed later.
+/// Returns whether the call may succeed if it is repeated later.
 pub(crate) fn is_transient(error: &RedisError) -> bool {
     is_connection_broken(error)
         || !matches!(error.retry_method(), redis::RetryMethod::NoRetry)
         || error.code() == Some("NOREPLICAS")
 }
 
-/// Returns the hash slot of a key, which its hash tag determines if it has one. All scripts of this crate have a key.
+/// Returns the hash slot of a key, which depends on its hash tag if it has one.
 fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);

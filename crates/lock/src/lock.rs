@@ -1,4 +1,4 @@
-//! Exclusive locks, with or without first-come, first-served order.
+//! Exclusive locks, granted in any order or first come, first served.
 
 use crate::claim::{LockClaim, LockKind};
 use crate::script::{EXTEND, FAIR_LOCK, FAIR_RELEASE, LOCK, RELEASE};
@@ -70,7 +70,8 @@ impl Lock {
     /// Acquires the lock, and waits as long as [`Options::wait`] says.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if other owners held the lock the whole time; otherwise why the servers did not grant it.
+    /// [`Error::TimedOut`] if other owners held the lock during the whole wait. Other errors say why the servers did
+    /// not grant it.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         self.locks.acquire(self.claim()?).await
     }

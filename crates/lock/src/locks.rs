@@ -41,7 +41,7 @@ pub struct Locks {
     options: Options,
 }
 
-/// The identity of this process, from which owner names are derived.
+/// The identity of this process, from which the names of lock owners are derived.
 #[derive(Debug)]
 pub(crate) struct ProcessIdentity {
     uuid: String,
@@ -52,7 +52,7 @@ impl ProcessIdentity {
     fn new() -> Result<Self, Error> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|error| redis::RedisError::from(std::io::Error::other(error)))?;
-        // These bits mark a UUID of version 4, variant 1.
+        // Mark the bytes as a UUID of version 4, variant 1.
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -88,7 +88,8 @@ impl Locks {
         Self::connect_with_tls(server, timeout, None).await
     }
 
-    /// Like [`Self::connect_to`], with certificates for TLS: trust anchors in place of the system's, and a client certificate.
+    /// Like [`Self::connect_to`], but with certificates for TLS connections: trust anchors that replace those of the
+    /// system, and a client certificate.
     ///
     /// # Errors
     /// The `redis` crate rejects the address or the certificates.
@@ -102,7 +103,7 @@ impl Locks {
         timeout: Duration,
         certificates: Option<&TlsCertificates>,
     ) -> Result<Self, Error> {
-        // An error means that the application has already installed a crypto provider, which is then used.
+        // If this fails, the application has already installed a crypto provider, which is then used.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let link = Arc::new(ServerLink::new(server, certificates, timeout)?);
         let node = LockServer {
@@ -120,7 +121,8 @@ impl Locks {
         })
     }
 
-    /// Returns a handle on the same connections. Everything created from it uses these options.
+    /// Returns locks on the same connections with other options. The options apply to everything created from the
+    /// result.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self { options, ..self.clone() }
@@ -156,8 +158,8 @@ impl Locks {
         Latch::new(self.clone(), name)
     }
 
-    /// Waits until all guards dropped so far are released. Call it before the runtime ends, because otherwise a lock
-    /// may stay until its lease expires.
+    /// Waits until the locks of all guards that were dropped so far are released. Call this before the runtime ends.
+    /// Otherwise a lock may remain until its lease expires.
     pub async fn wait_for_releases(&self) {
         self.node.background.wait_for_releases().await;
     }
@@ -192,12 +194,12 @@ impl Locks {
         })
     }
 
-    /// Acquires the lock of `claim`, and waits as long as the options say.
+    /// Acquires the lock, and waits as long as the options say.
     pub(crate) async fn acquire(&self, claim: LockClaim) -> Result<Guard, Error> {
         crate::acquire::acquire(claim, &self.options, self.options.wait).await
     }
 
-    /// Acquires the lock of `claim`. `None` if another owner holds the lock.
+    /// Makes one attempt to acquire the lock. `None` if another owner holds it.
     pub(crate) async fn try_acquire(&self, claim: LockClaim) -> Result<Option<Guard>, Error> {
         match crate::acquire::acquire(claim, &self.options, Duration::ZERO).await {
             Ok(guard) => Ok(Some(guard)),

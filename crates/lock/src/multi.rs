@@ -1,4 +1,4 @@
-//! Several locks acquired as one.
+//! Several locks that are acquired together.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,8 @@ pub struct MultiLock {
 }
 
 impl MultiLock {
-    /// Combines these locks, dropping duplicates. Each lock keeps its own options except for the wait.
+    /// Combines these locks. Duplicates are dropped. Each lock keeps its own options, except for
+    /// [`Options::wait`](crate::Options::wait).
     #[must_use]
     pub fn new(locks: impl IntoIterator<Item = Lock>) -> Self {
         let mut locks: Vec<Lock> = locks.into_iter().collect();
@@ -37,7 +38,7 @@ impl MultiLock {
     /// Acquires all locks, waiting at most `wait` in total.
     ///
     /// # Errors
-    /// The error of the first lock that cannot be acquired. In this case no lock is held.
+    /// The error of the first lock that cannot be acquired. In this case no lock is held afterwards.
     pub async fn acquire(&self, wait: Duration) -> Result<MultiGuard, Error> {
         let began = Instant::now();
         let mut guards = Vec::new();
@@ -46,7 +47,7 @@ impl MultiLock {
             match lock.with(lock.options().clone().wait(left)).acquire().await {
                 Ok(guard) => guards.push(guard),
                 Err(error) => {
-                    // Errors are ignored: a guard that was lost meanwhile needs no release.
+                    // Errors are ignored, because a lock that was lost in the meantime needs no release.
                     let _ = MultiGuard { guards }.release().await;
                     return Err(if matches!(error, Error::TimedOut(_)) {
                         Error::TimedOut(wait)
@@ -56,7 +57,7 @@ impl MultiLock {
                 }
             }
         }
-        // The first locks may have been lost while waiting for the last one.
+        // The first locks may have been lost during the wait for the last one.
         let guard = MultiGuard { guards };
         if guard.is_held() {
             return Ok(guard);
@@ -92,10 +93,10 @@ impl MultiGuard {
         select_all(self.guards.iter().map(|guard| Box::pin(guard.lost()))).await.0
     }
 
-    /// Releases all locks.
+    /// Releases all locks, even if some of them have been lost.
     ///
     /// # Errors
-    /// The first error, if some locks were no longer held. The others are released nonetheless.
+    /// The error of the first lock that was no longer held.
     pub async fn release(self) -> Result<(), Error> {
         join_all(self.guards.into_iter().map(Guard::release)).await.into_iter().collect()
     }

@@ -2,10 +2,10 @@
 
 use crate::Error;
 
-/// Redisson's channel prefix, so that both implementations wake each other's waiters.
+/// The prefix of Redisson's channels. By using the same channels, Redisson and this crate wake each other's waiters.
 const CHANNEL_PREFIX: &str = "redisson_lock__channel";
 
-/// The key of a lock, and the channel on which its release is announced.
+/// The key of a lock, and the channel on which the release of the lock is announced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LockNames {
     pub(crate) lock: String,
@@ -14,9 +14,9 @@ pub(crate) struct LockNames {
 
 impl LockNames {
     pub(crate) fn new(lock: &str) -> Result<Self, Error> {
-        // A hash tag "{tag}" determines the slot of the lock's key and of all derived keys; names without braces are
-        // wrapped in braces for derived keys. An unbalanced brace or an empty tag would put these keys into different
-        // slots.
+        // The hash tag "{tag}" of a key determines its slot. If the lock's name contains no braces, derived keys
+        // contain the name in braces. An unbalanced brace or an empty tag would put derived keys into other slots than
+        // the lock's key.
         let tag = lock.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
         let in_one_slot = match tag {
             Some((tag, _)) => !tag.is_empty(),
@@ -28,7 +28,7 @@ impl LockNames {
         Ok(Self { lock: lock.to_owned(), channel: with_hash_tag(CHANNEL_PREFIX, lock) })
     }
 
-    /// Returns the name of an additional key of the lock, which is in the same hash slot.
+    /// Returns the name of an additional key of the lock. It is in the same hash slot as the lock's key.
     pub(crate) fn derived_key(&self, suffix: &str) -> String {
         with_hash_tag(&format!("redoubt_lock__{suffix}"), &self.lock)
     }

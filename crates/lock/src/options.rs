@@ -20,17 +20,17 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// The server releases the lock after this time without renewal. This limits how long a crashed holder's lock
-    /// stays. Default: 30 seconds.
+    /// The server releases the lock after this time without renewal. This limits how long the lock of a crashed holder
+    /// remains. Default: 30 seconds.
     pub lease: Duration,
-    /// Whether the lease is renewed while a guard lives, at a third of the lease. Default: true.
+    /// Whether the lease is renewed while a guard lives, whenever a third of the lease has passed. Default: true.
     pub watchdog: bool,
     /// How long `acquire` waits. Default: forever.
     pub wait: Duration,
     /// Number of replicas that must confirm each acquisition and renewal. Default: 0.
     pub replicas: usize,
-    /// How long a dead waiter keeps its place in a fair lock's queue, or a dead waiting writer keeps out readers.
-    /// Default: 5 seconds.
+    /// How long a waiter that has died keeps its position in the queue of a fair lock, and how long a waiting writer
+    /// that has died blocks readers. Default: 5 seconds.
     pub queue_timeout: Duration,
 }
 
@@ -71,13 +71,14 @@ impl Options {
         Self { replicas, ..self }
     }
 
-    /// Sets [`Options::queue_timeout`], how long a dead waiter keeps its place.
+    /// Sets [`Options::queue_timeout`], how long a waiter that has died keeps its position.
     #[must_use]
     pub fn queue_timeout(self, queue_timeout: Duration) -> Self {
         Self { queue_timeout, ..self }
     }
 
-    /// Returns the maximum delay between attempts of a waiter, which is short enough to keep its queue entry.
+    /// Returns the maximum delay between two attempts of a waiter. It is short enough that the waiter's queue entry
+    /// does not expire.
     pub(crate) fn recheck_interval(&self) -> Duration {
         RECHECK_INTERVAL.min(self.queue_timeout / 3)
     }

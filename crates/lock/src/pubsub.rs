@@ -1,8 +1,9 @@
 //! A Pub/Sub connection to one server or to a cluster.
 //!
-//! In a cluster a release is published to all nodes or only to the channel's shard (Redisson does the latter since
-//! Redis 7.0), so both kinds of channels are subscribed. If a subscription ends, for instance because a slot moves, the
-//! connection ends. The listener then reconnects and wakes all waiters, as messages may have been missed.
+//! In a cluster, a release is published either to all nodes or only to the shard of the channel (by Redisson since
+//! Redis 7.0). Therefore both kinds of channels are subscribed. If a subscription ends, for instance because a slot
+//! moves, this connection ends as well. The listener then reconnects and wakes all waiters, because messages may have
+//! been missed.
 
 use futures_util::StreamExt;
 use redis::aio::{PubSub, PubSubSink, PubSubStream};
@@ -28,7 +29,7 @@ impl PubSubConnection {
             Self::Single(sink, _) => sink.subscribe(channel).await,
             Self::Cluster(connection, _) => {
                 connection.subscribe(channel).await?;
-                // Redis before 7.0 has no sharded channels, so nothing is published there.
+                // Redis before 7.0 has no sharded channels, so an error is harmless.
                 match connection.ssubscribe(channel).await {
                     Err(error) if !error.is_io_error() && !error.is_timeout() => Ok(()),
                     outcome => outcome,
@@ -47,7 +48,7 @@ impl PubSubConnection {
         }
     }
 
-    /// Checks that the server responds. Fails if the connection is dead.
+    /// Checks whether the server responds. Fails if the connection is dead.
     pub(crate) async fn ping(&mut self) -> RedisResult<()> {
         match self {
             Self::Single(sink, _) => sink.ping::<redis::Value>().await.map(drop),
@@ -55,8 +56,8 @@ impl PubSubConnection {
         }
     }
 
-    /// Returns the channel of the next message. `None` if the connection has ended, or if a subscription for which
-    /// `is_wanted` is true has ended.
+    /// Returns the channel of the next message. `None` if the connection has ended, or if a subscription has ended
+    /// whose channel satisfies `is_wanted`.
     pub(crate) async fn next(&mut self, is_wanted: impl Fn(&str) -> bool) -> Option<String> {
         match self {
             Self::Single(_, stream) => {

@@ -1,12 +1,12 @@
 //! A lock on a majority of independent masters (antirez's Redlock algorithm).
 //!
 //! On each master the lock is a plain `SET key owner NX PX lease`. All masters are queried concurrently with a short
-//! timeout. The lock is held if a majority granted it, and some of the lease remains after subtracting the elapsed time
-//! and the clock drift allowance. Otherwise the lock is released everywhere and retried after a random delay. Renewals
-//! need a majority as well.
+//! timeout. The lock is held if a majority granted it and some of the lease remains after subtracting the elapsed time
+//! and the clock drift allowance. Otherwise the lock is released on all masters and retried after a random delay. A
+//! renewal needs a majority as well.
 //!
-//! Fencing: each master returns a token, the largest counts, and a majority records it before the lock counts as held.
-//! Every later majority shares a master with this one, so its token is larger.
+//! Each master returns a fencing token. The largest token is used, and a majority records it before the lock counts as
+//! held. Every later majority contains one of these masters, so a later acquisition gets a larger token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::script::{PLAIN_EXTEND, PLAIN_LOCK, PLAIN_RELEASE};
 use crate::wakeups::WakeMode;
 use crate::{Error, Guard, Locks, Options, Server};
 
-/// Timeout per request if the caller does not set another one. It is far below any lease.
+/// The default timeout of a request. It is much shorter than any lease.
 const SERVER_TIMEOUT: Duration = Duration::from_millis(200);
 
 static PLAIN_LOCK_KIND: LockKind = LockKind {

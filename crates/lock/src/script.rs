@@ -1,4 +1,4 @@
-//! Lua scripts. A script is called by its hash, and sent as text if the server does not know the hash.
+//! Lua scripts. A script is called by its hash. If the server does not know the hash, the text is sent.
 
 use std::sync::LazyLock;
 
@@ -25,7 +25,7 @@ impl Script {
     }
 }
 
-/// A script with the keys and arguments for one call.
+/// A script call with its keys and arguments.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) script: &'static LazyLock<Script>,

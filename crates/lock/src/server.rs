@@ -7,7 +7,7 @@ use redis::{ConnectionInfo, IntoConnectionInfo};
 
 use crate::Error;
 
-/// The servers of an address. The scheme `rediss` in place of `redis` enables TLS.
+/// The servers behind an address. The scheme `rediss` instead of `redis` enables TLS.
 ///
 /// ```
 /// use redoubt_lock::Server;
@@ -32,7 +32,7 @@ pub enum Server {
     /// `redis` crate.
     Standalone(ConnectionInfo),
     /// A master behind Sentinel: `redis+sentinel://[user:password@]host[:port],.../name[/database]`. User and password
-    /// are for the master.
+    /// apply to the master.
     Sentinel {
         /// The addresses of sentinels, at least one of which must be reachable.
         sentinels: Vec<ConnectionInfo>,
@@ -46,7 +46,7 @@ pub enum Server {
     Cluster(Vec<ConnectionInfo>),
 }
 
-/// Passwords are left out, so that they do not appear in logs.
+/// Omits passwords, so that they do not appear in logs.
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |nodes: &[ConnectionInfo]| {
@@ -108,11 +108,11 @@ impl FromStr for Server {
 }
 
 fn has_port(host: &str) -> bool {
-    // An IPv6 address is in brackets and contains colons itself.
+    // An IPv6 address is in brackets and itself contains colons.
     host.rsplit(']').next().is_some_and(|end| end.contains(':'))
 }
 
-/// Splits `user:password@` off the beginning of an address.
+/// Splits an address into the credentials before the `@`, if there are any, and the rest.
 fn split_credentials(text: &str) -> (&str, &str) {
     text.rfind('@').map_or(("", text), |at| text.split_at(at + 1))
 }

@@ -1,7 +1,7 @@
 //! Wakes waiters when a lock is released.
 //!
-//! One Pub/Sub connection serves all waiters of a [`crate::Locks`]. Messages are only hints: a waiter retries anyway
-//! when the lease ends. So lost messages do no harm, and after a reconnect all waiters retry.
+//! One Pub/Sub connection serves all waiters of a [`crate::Locks`]. A message is only a hint: a waiter also retries
+//! when the holder's lease ends. Therefore lost messages do no harm, and all waiters retry after a reconnect.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,16 +13,16 @@ use tokio::time::{Instant, timeout};
 use crate::link::ServerLink;
 use crate::pubsub::PubSubConnection;
 
-/// How often an idle connection is checked, since a dead peer goes unnoticed otherwise.
+/// Interval at which an idle connection is checked. Otherwise a dead peer would not be noticed.
 const PING_INTERVAL: Duration = Duration::from_secs(3);
 const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 
-/// What wakes the waiters of one channel.
+/// Wakes the waiters of one channel.
 #[derive(Debug)]
 struct WaitChannel {
-    /// The number of messages so far. A change wakes all waiters.
+    /// The number of messages so far. A change of the number wakes all waiters.
     messages: watch::Sender<u64>,
-    /// Wakes one waiter. If that waiter gives up at this moment, another one is woken.
+    /// Wakes one waiter. If that waiter gives up at the same time, another one is woken instead.
     next_waiter: Notify,
 }
 
@@ -49,7 +49,7 @@ impl SharedChannels {
     }
 }
 
-/// The channels that have waiters. When this value is dropped, the listener task ends.
+/// The channels that have waiters. The listener task ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Wakeups {
     shared: Arc<SharedChannels>,
@@ -57,12 +57,12 @@ pub(crate) struct Wakeups {
     started: std::sync::Once,
 }
 
-/// Which waiters a message wakes.
+/// Which waiters a message wakes up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WakeMode {
-    /// Only one waiter of this process. That waiter acquires the free lock, and its release is the next message.
+    /// One waiter of this process. It acquires the free lock, and its release is announced by the next message.
     One,
-    /// All waiters, because the server decides which one gets the lock.
+    /// All waiters, because the server decides which of them gets the lock.
     All,
 }
 
@@ -80,7 +80,7 @@ impl Subscription {
     pub(crate) async fn wait_for_wakeup(&mut self) {
         match self.wake {
             WakeMode::One => self.channel.next_waiter.notified().await,
-            // This cannot fail, as `self` keeps the sender alive.
+            // The channel cannot be closed, because `self` keeps the sender alive.
             WakeMode::All => drop(self.messages.changed().await),
         }
     }
@@ -98,7 +98,7 @@ impl Wakeups {
         Self { shared: Arc::new(shared), link, started: std::sync::Once::new() }
     }
 
-    /// Subscribes to a channel. The first wakeup follows once the server has confirmed the subscription.
+    /// Subscribes to a channel. The waiter is woken once when the server has confirmed the subscription.
     pub(crate) fn subscribe(&self, channel: &str, wake: WakeMode) -> Subscription {
         self.started.call_once(|| {
             tokio::spawn(run_listener(Arc::downgrade(&self.shared), self.link.clone()));
@@ -114,7 +114,7 @@ impl Wakeups {
 
 impl Drop for Wakeups {
     fn drop(&mut self) {
-        // Wake the listener task, so that it unsubscribes if no waiter is left.
+        // Lets the listener task unsubscribe if the channel has no waiters left.
         self.shared.changed.notify_one();
     }
 }
@@ -160,7 +160,7 @@ async fn forward_messages(shared: &Weak<SharedChannels>, mut pubsub: PubSubConne
     }
 }
 
-/// Subscribes to new channels, and unsubscribes from those without waiters. Returns `false` if the connection broke.
+/// Subscribes to new channels and unsubscribes from channels without waiters. Returns `false` if the connection broke.
 async fn update_subscriptions(
     shared: &SharedChannels,
     subscribed: &mut HashSet<String>,

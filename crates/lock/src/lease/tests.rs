@@ -1,5 +1,5 @@
-//! Scenarios for a single guard, then a model of several owners, one server, and a network that delays, reorders and
-//! loses messages.
+//! Tests single guards in fixed scenarios, then checks a model of several owners, one server, and a network that
+//! delays, reorders and loses messages.
 
 use proptest::prelude::*;
 
@@ -157,13 +157,13 @@ fn releasing_a_lock_taken_by_others_fails() {
 enum RandomEvent {
     /// Time passes without an event.
     PassTime(u64),
-    /// An owner that is not paused checks its clock.
+    /// An owner checks its clock. Paused owners do not.
     CheckLease(usize),
     /// The server executes one of the pending requests.
     ServeRequest(usize),
     /// A reply arrives at the owner that waits for it.
     DeliverReply(usize),
-    /// A message or reply is lost, and its sender times out.
+    /// A request or reply is lost, and the sender of the request times out.
     LoseMessage(usize),
     Acquire(usize),
     Enter(usize),
@@ -185,7 +185,7 @@ fn draw_chance() -> impl Strategy<Value = RandomEvent> {
 }
 
 const OWNER_COUNT: usize = 3;
-/// The maximum number of random runs until an injected bug must have been found.
+/// The maximum number of random runs until an injected bug must be detected.
 const MAX_RUNS: usize = 50_000;
 /// The speed of each owner's clock, in thousandths of the server's speed.
 const CLOCK_SPEEDS: [u64; OWNER_COUNT] = [1000, 993, 1007];
@@ -199,7 +199,7 @@ enum RequestKind {
 
 #[derive(Debug)]
 struct Message {
-    /// The owner that waits for the reply; `None` if it no longer waits.
+    /// The owner that waits for the reply; `None` if no owner waits for it any more.
     from: Option<usize>,
     /// The name of the owner on the server. Each acquisition has a new one.
     owner: u64,
@@ -214,7 +214,7 @@ enum OwnerState {
     Holding(HeldLease),
 }
 
-/// A bug injected into every holder, which the model must find.
+/// A bug injected into every holder. The model must detect it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InjectedBug {
     /// Counts the lease from the reply instead of the request.
@@ -321,7 +321,7 @@ impl Model {
         };
         let outcome = message.outcome.filter(|_| !lost_keys).unwrap_or(RequestOutcome::Unknown);
         let message = self.messages.remove(index);
-        // The sender times out, but the request may still arrive.
+        // The sender times out, but its request may still arrive.
         if lost_keys && message.outcome.is_none() && self.now.as_millis().is_multiple_of(2) {
             self.messages.push(Message { from: None, ..message });
         }
@@ -365,7 +365,7 @@ impl Model {
         }
     }
 
-    /// Returns an owner that relies on the lock while the server has granted it to another owner or to none.
+    /// Returns an owner that relies on the lock although the server has not granted the lock to it.
     fn owner_without_lock(&self) -> Option<u64> {
         let holder = self.holder.filter(|(_, until)| self.now < *until).map(|(owner, _)| owner);
         self.relying_owners().into_iter().find(|believer| Some(*believer) != holder)
@@ -383,7 +383,8 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Despite delays, losses, pauses and different clocks, an owner that relies on the lock holds it on the server.
+    /// Despite delays, losses, pauses and different clock speeds, only the owner that holds the lock on the server
+    /// relies on it.
     #[test]
     fn no_owner_relies_on_a_lock_that_another_may_get(
         story in prop::collection::vec(draw_chance(), 1..120)
@@ -395,8 +396,8 @@ proptest! {
         }
     }
 
-    /// A holder that checks in time, on a network that replies within a third of the lease, never loses the lock, and
-    /// releases it in the end.
+    /// A holder that checks its lease in time never loses the lock if the network replies within a third of the lease.
+    /// In the end the lock is released.
     #[test]
     fn renewable_lease_is_never_lost(delays in prop::collection::vec(1..900u64, 1..60)) {
         let mut world = Model::new();
@@ -442,7 +443,7 @@ fn model_detects_injected_bugs() {
     }
 }
 
-/// The model is only meaningful if acquisitions succeed in it.
+/// The model is only meaningful if acquisitions succeed often.
 #[test]
 fn model_reaches_acquisitions() {
     use proptest::strategy::ValueTree;
