@@ -8,7 +8,7 @@
 //! failover.
 //!
 //! A run has two phases. The first phase injects faults and checks **safety**: the invariants, one file each, after
-//! every event. In the second phase the network heals and all processes are restarted. This phase checks **liveness**:
+//! every event. In the second phase the network heals and dead processes are restarted. This phase checks **liveness**:
 //! within a time limit all nodes must agree. A panic inside a state machine is also a violation.
 //!
 //! References: TigerBeetle's VOPR for the two phases; FoundationDB's simulation for the rest.

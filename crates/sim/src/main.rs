@@ -46,12 +46,12 @@ fn main() -> ExitCode {
         return run_measurements(&options);
     }
     let machines = options.machine.map_or(Machine::value_variants().to_vec(), |machine| vec![machine]);
-    // Run every machine even after a failure.
+    // Each machine is run even if an earlier one has failed.
     let failures = machines.into_iter().filter(|machine| !run_machine(&options, *machine)).count();
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Measures large clusters and prints one table row each.
+/// Measures large clusters and prints a table with one row per cluster.
 fn run_measurements(options: &Options) -> ExitCode {
     println!("| nodes | masters that die | bytes/s sent by a node | messages/s | replaced | last new view |");
     println!("| ---: | ---: | ---: | ---: | ---: | ---: |");
@@ -86,7 +86,7 @@ fn run_measurements(options: &Options) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs all seeds of one machine and prints the result.
+/// Runs all seeds of one machine and prints the result. Returns whether all runs passed.
 fn run_machine(options: &Options, machine: Machine) -> bool {
     let Options { nodes, injected_bug, only, .. } = *options;
     let plan = |seed| Plan { machine, seed, nodes, injected_bug, only };
@@ -125,7 +125,7 @@ fn report(options: &Options, name: &str, seed: u64, violation: Option<String>) -
     false
 }
 
-/// Returns the name of the events that a run of this machine counts.
+/// Returns what a run of this machine counts, for the printed result.
 fn event_name(machine: Machine) -> &'static str {
     match machine {
         Machine::Cluster | Machine::Sentinel => "promotions",
@@ -133,7 +133,7 @@ fn event_name(machine: Machine) -> &'static str {
     }
 }
 
-/// Returns the name by which the command line calls a value.
+/// Returns the name of a value on the command line.
 fn value_name(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |choice| choice.get_name().to_owned())
 }

@@ -1,13 +1,13 @@
-//! Simulates a node and its disk: the real engine, log, and append-only machine, with files that
-//! are written, rewritten and loaded byte by byte on a disk that fails, fills up and tears writes.
+//! Simulates a node and its disk. The engine, the log and the append-only file's state machine are the production code.
+//! The files are written, rewritten and loaded byte by byte on a disk that fails, runs full and tears writes.
 //!
-//! The node is killed or loses power at any moment, also within a file operation, and restarts from
-//! what remains. Its data is then compared with the replayed history of its log. At the end all
-//! faults stop, and nothing may be missing.
+//! The node is killed or loses power at any moment, also during a file operation, and restarts from the remaining
+//! files. Its data is then compared with the replayed history of its log. At the end all faults stop, and no data may
+//! be missing.
 //!
-//! The node's threads are simulated in one thread: commands run between the start and the end of a
-//! file operation, and between two slots of a base file. In half of the incarnations every command
-//! counts as slow: it runs in the background, and other clients' commands run before it.
+//! All threads of the node are simulated in one thread: commands run between the start and the end of a file operation,
+//! and while a base file is written, between two slots. In half of the incarnations every command counts as slow, so it
+//! runs in the background while other clients' commands are executed.
 
 mod incarnation;
 mod invariants;
@@ -40,7 +40,7 @@ const WALL: i64 = 1_700_000_000_000;
 const MAX_EVENTS_PER_INCARNATION: usize = 90;
 /// The number of incarnations per run.
 const INCARNATIONS: usize = 4;
-/// The maximum number of rounds after healing until everything is on the disk.
+/// The maximum number of rounds after healing until all data is on the disk.
 const MAX_HEALING_ROUNDS: usize = 200;
 
 /// The state of a run that simulates one node.
@@ -55,12 +55,12 @@ struct NodeWorld {
     invariants: Vec<NamedInvariant>,
     violation: Option<String>,
     model: Model,
-    /// All bytes of the log that are not lost.
+    /// All bytes that the log has ever contained, without those that were lost.
     history: Vec<u8>,
-    /// The number of values written by clients.
+    /// The number of distinct values that clients have written.
     issued: u64,
     start_count: usize,
-    /// The operation that [`InjectedBug::RecreatedIncrement`] repeats.
+    /// The increment that is created again by the bug [`InjectedBug::RecreatedIncrement`].
     repeated_operation: Option<String>,
 }
 
@@ -146,7 +146,7 @@ impl NodeWorld {
         self.check_recovery(death);
     }
 
-    /// Ends an incarnation by killing the node if it still runs.
+    /// Ends an incarnation with a kill or a power failure, unless the node has already died.
     fn end_incarnation(&mut self, incarnation: &RunningNode) -> ProcessDeath {
         let death = self.random.pick(&[ProcessDeath::Killed, ProcessDeath::PowerCut]);
         self.history.clone_from(&incarnation.log.lock().history);
@@ -157,7 +157,7 @@ impl NodeWorld {
         death
     }
 
-    /// Starts the node, repeatedly if a start is interrupted.
+    /// Starts the node. Returns `None` if the node dies during the start or cannot load its files.
     fn start(&mut self, death: ProcessDeath) -> Option<RunningNode> {
         self.check_save();
         let wall = self.wall();
@@ -185,7 +185,7 @@ impl NodeWorld {
         assert!(self.plan.injected_bug != Some(InjectedBug::Panic) || self.start_count < 2, "injected panic");
         self.check_data(&mut incarnation, death, &found);
         if matches!(found, FoundData::Nothing) {
-            // The rewrite happens before the first client is served.
+            // The first rewrite happens before any client is served.
             self.rewrite(&mut incarnation, false);
             for _ in 0..20 {
                 self.now += Duration::from_millis(1);
@@ -200,7 +200,7 @@ impl NodeWorld {
         Some(incarnation)
     }
 
-    /// Compares the data of a freshly started node with the history.
+    /// Compares the data of a node that has just started with the history.
     fn check_data(&mut self, incarnation: &mut RunningNode, death: ProcessDeath, found: &FoundData) {
         let reached = match found {
             FoundData::Nothing => 0,
@@ -218,7 +218,7 @@ impl NodeWorld {
         self.history = before.unwrap_or_default();
     }
 
-    /// Performs a random event.
+    /// Performs a random event: a client's commands, file operations, a fault or the passing of time.
     fn step(&mut self, incarnation: &mut RunningNode, rewrites: bool) {
         self.now += Duration::from_micros(1 + self.random.below(3000) as u64);
         match self.random.below(100) {
@@ -290,7 +290,7 @@ impl NodeWorld {
         self.on_written(incarnation, before);
     }
 
-    /// Handles the end of a client's writes, which are acknowledged at once or after the sync.
+    /// Handles the end of a client's writes. They are acknowledged at once, or after the next sync.
     fn on_written(&mut self, incarnation: &mut RunningNode, before: u64) {
         let end = incarnation.log.end();
         if end > before {
@@ -303,7 +303,7 @@ impl NodeWorld {
         }
     }
 
-    /// Compares a client's read with the reply of a reference node that has only the history.
+    /// Compares the reply to a client's read with that of a reference node, which replays the history and has no files.
     fn read(&mut self, incarnation: &mut RunningNode) {
         let (before, wall) = (incarnation.log.end(), self.wall());
         let db = self.random.below(DATABASE_COUNT.into()) as u16;
@@ -323,7 +323,7 @@ impl NodeWorld {
         self.on_written(incarnation, before);
     }
 
-    /// Sends a client command that may block.
+    /// Sends a client's command that may block.
     fn wait(&mut self, incarnation: &mut RunningNode) {
         let (before, wall) = (incarnation.log.end(), self.wall());
         let client = self.random.below(incarnation.waiters.len());
@@ -336,7 +336,7 @@ impl NodeWorld {
         self.on_written(incarnation, before);
     }
 
-    /// Lets a client watch a key or execute its transaction.
+    /// Lets a client watch a key, or execute the transaction of an earlier watch.
     fn watch(&mut self, incarnation: &mut RunningNode) {
         let (before, wall) = (incarnation.log.end(), self.wall());
         let forgets = self.plan.injected_bug == Some(InjectedBug::IgnoredWatch);
@@ -349,7 +349,7 @@ impl NodeWorld {
         self.on_written(incarnation, before);
     }
 
-    /// Continues clients whose replies are ready or whose timeout has passed.
+    /// Continues clients whose reply is ready or whose timeout has passed.
     fn end_waits(&mut self, incarnation: &mut RunningNode) {
         let (before, wall) = (incarnation.log.end(), self.wall());
         for number in 0..incarnation.waiters.len() {
@@ -373,7 +373,7 @@ impl NodeWorld {
         }
     }
 
-    /// Passes what the node claims to have done to the invariants, and releases delayed replies.
+    /// Tells the invariants what the node claims to have synced and written, and sends delayed replies.
     fn record_and_release(&mut self, incarnation: &mut RunningNode) {
         if self.disk.is_dead() {
             return;
@@ -386,7 +386,7 @@ impl NodeWorld {
         }
         let file = incarnation.aof_status();
         let synced = file.synced.map_or(0, |synced| synced.0);
-        // After an error the file is truncated to its synced part, so its other writes do not count.
+        // After an error the file is truncated to its synced part, so bytes after that part do not count as written.
         let is_well = !file.has_error && incarnation.writer.operation().is_none();
         let is_whole = file.state == AofState::Complete;
         let written = file.written.filter(|_| is_well && is_whole);
@@ -450,7 +450,7 @@ impl NodeWorld {
         }
     }
 
-    /// Takes a snapshot and writes it while other events happen.
+    /// Rewrites the append-only file: takes a snapshot and writes it while other events happen.
     fn rewrite(&mut self, incarnation: &mut RunningNode, serving: bool) {
         let Ok(rewrite) = incarnation.aof.begin_rewrite(self.now) else { return };
         let (state, position) = incarnation.take_snapshot();
@@ -488,7 +488,7 @@ impl NodeWorld {
         incarnation.writer.write_base(&rdb)
     }
 
-    /// Serializes a snapshot; with `serving`, clients are served between its slots.
+    /// Serializes a snapshot. With `serving`, clients are served between two slots.
     fn write_rdb(
         &mut self,
         incarnation: &mut RunningNode,
@@ -502,7 +502,7 @@ impl NodeWorld {
         executor::write_rdb(state, (position, wall), (aof_base, ""), &mut between)
     }
 
-    /// Stops all faults and checks that everything written reaches the disk and survives another start.
+    /// Stops all faults, then checks that all written data reaches the disk and survives another start.
     fn check_recovery(&mut self, death: ProcessDeath) {
         self.trace("everything works");
         let Some(mut incarnation) = (0..4).find_map(|_| self.start(death)) else { return };
@@ -532,7 +532,7 @@ impl NodeWorld {
     }
 }
 
-/// Runs the events of other threads while one thread writes a base file.
+/// Runs other events of the node while a base file is being written.
 struct BackgroundEvents<'a> {
     world: &'a mut NodeWorld,
     incarnation: &'a mut RunningNode,

@@ -28,7 +28,7 @@ impl RandomSource {
         self.0.random_range(0..100) < percent
     }
 
-    /// Returns a duration between `low` and `high` milliseconds.
+    /// Returns a random duration between `low` and `high` milliseconds.
     pub(crate) fn millis(&mut self, low: u64, high: u64) -> Duration {
         Duration::from_micros(self.0.random_range(low * 1000..=high * 1000))
     }
@@ -37,7 +37,7 @@ impl RandomSource {
         self.0.random()
     }
 
-    /// Returns an independent generator, which a machine uses for its own decisions.
+    /// Returns an independent random generator, for the decisions of a state machine.
     pub(crate) fn split(&mut self) -> ChaCha8Rng {
         ChaCha8Rng::seed_from_u64(self.number())
     }
@@ -54,8 +54,8 @@ impl RandomSource {
         ReplId::from_random(self.0.random())
     }
 
-    /// Returns pairs of hosts (sender, receiver) that cannot communicate. They isolate one host, separate two halves,
-    /// or block one direction.
+    /// Draws a partition: pairs of a sender and a receiver that cannot communicate. It isolates one host, separates two
+    /// halves, or blocks one direction.
     pub(crate) fn partition(&mut self, hosts: usize) -> Vec<(usize, usize)> {
         let pairs = (0..hosts).flat_map(|a| (0..hosts).map(move |b| (a, b)));
         match self.below(3) {
@@ -74,7 +74,7 @@ impl RandomSource {
         }
     }
 
-    /// Returns a random element of `of`, which must not be empty.
+    /// Returns a random element of a slice, which must not be empty.
     pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }

@@ -1,9 +1,9 @@
-//! Measures large clusters in which some masters die: bus traffic per node, and the time until a
-//! failure is known everywhere.
+//! Measures large clusters in which some masters die: bus traffic per node, and the time until all nodes know the new
+//! owners of the slots.
 //!
-//! The nodes start with full knowledge of each other (`nodes.conf`); half of them are masters with
-//! one replica each. Every packet is encoded to bytes. Disks are instant and there are no writes,
-//! so the times are those of the bus with a latency of one millisecond and no processing time.
+//! The nodes start with full knowledge of each other (`nodes.conf`). Half of them are masters with one replica each.
+//! Every packet is encoded to bytes. Disks need no time and there are no writes, so the measured times are those of the
+//! bus, with a latency of one millisecond and no processing time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
@@ -23,25 +23,25 @@ use slot_routing::{NodeId, ReplOffset, SLOT_COUNT, Slot};
 const LATENCY: Duration = Duration::from_millis(1);
 const FIRST_PORT: usize = 2000;
 const BUS_PORT_OFFSET: usize = 30_000;
-/// How long the nodes establish links and settle before the measurement.
+/// How long the nodes establish links and exchange gossip before the measurement.
 const SETTLE_TIME: Duration = Duration::from_secs(4);
 /// Time limit for a run; a longer run counts as failed.
 const MAX_RUN_TIME: Duration = Duration::from_secs(60);
 
-/// What a run of a large cluster measured.
+/// The results of a run with a large cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClusterMeasurements {
-    /// Bytes sent per second and node in a settled cluster.
+    /// Bytes that each node sends per second in a settled cluster.
     pub bytes: u64,
-    /// Messages sent per second and node in a settled cluster.
+    /// Messages that each node sends per second in a settled cluster.
     pub messages: u64,
-    /// The time from the deaths until another node serves all affected slots.
+    /// The time from the deaths until other nodes serve all slots of the dead masters.
     pub replacement_time: Duration,
-    /// The time from the deaths until every running node knows the new owners.
+    /// The time from the deaths until every running node knows the new owners of the slots.
     pub agreement_time: Duration,
 }
 
-/// Runs a cluster of `nodes` in which `killed` masters die at once after a settling time.
+/// Runs a cluster of `nodes` nodes. After a settling time, `killed` masters die at once.
 ///
 /// # Errors
 /// The replicas did not take over within a minute; the error says what was missing.
@@ -54,7 +54,7 @@ pub fn scale(
     let mut world = ScaleWorld::new(nodes, node_timeout, seed);
     world.run(SETTLE_TIME);
     world.sent_messages = (0, 0);
-    // The time is long enough for each node to ping every other one in clusters of more than a hundred nodes.
+    // Even in clusters of more than a hundred nodes, each node pings every other one within this time.
     let measured = node_timeout / 2;
     world.run(measured);
     let per_second =
@@ -89,7 +89,7 @@ struct ScaleHost {
     /// For each link id of this host, the peer's host and the peer's link id.
     links: BTreeMap<LinkId, (usize, LinkId)>,
     last_link: u64,
-    /// When the host's next deadline is scheduled, if one is.
+    /// The time of the scheduled deadline of this host, if one is scheduled.
     deadline: Option<Instant>,
 }
 
@@ -99,11 +99,12 @@ struct ScaleWorld {
     queue: BinaryHeap<ScheduledInput>,
     /// The number of events scheduled so far, which orders simultaneous events.
     last_event: u64,
-    /// The numbers of bytes and messages sent since the last measurement.
+    /// The numbers of bytes and of messages sent since the last measurement.
     sent_messages: (u64, u64),
 }
 
-/// A scheduled input or deadline of a host; a deadline is skipped if it has been moved.
+/// An input or deadline of a host that is scheduled for a certain time. A deadline that has been rescheduled is
+/// skipped.
 struct ScheduledInput {
     at: Instant,
     sequence: u64,
@@ -112,7 +113,7 @@ struct ScheduledInput {
 }
 
 impl ScheduledInput {
-    /// Orders the earliest event first in the max-heap.
+    /// Reverses the order, so that the max-heap returns the earliest event first.
     fn order(&self) -> Reverse<(Instant, u64)> {
         Reverse((self.at, self.sequence))
     }
@@ -144,7 +145,7 @@ fn id_of(index: usize) -> NodeId {
     NodeId::from_random(bytes)
 }
 
-/// Returns the first slot of a master and the end of its range.
+/// Returns the first slot of a master and the slot after its last one.
 fn slot_share(master: usize, masters: usize) -> (usize, usize) {
     (SLOT_COUNT * master / masters, SLOT_COUNT * (master + 1) / masters)
 }
@@ -203,7 +204,7 @@ impl ScaleWorld {
         let host = &mut self.hosts[index];
         let mut out = Vec::new();
         if input == ClusterInput::Deadline {
-            // The offset is reported often enough that the data always counts as recent.
+            // The replica reports its offset so often that its data always counts as recent.
             let source = if host.replicates {
                 ReplicationSource::Streaming { last_heard: now }
             } else {
@@ -287,7 +288,7 @@ impl ScaleWorld {
         master + self.hosts.len() / 2
     }
 
-    /// Returns whether `witness` regards the replica of `master` as the new owner of its slots.
+    /// Returns whether `witness` considers the replica of `master` to be the owner of its slots.
     fn sees_successor(&self, witness: usize, master: usize) -> bool {
         let first = slot_share(master, self.hosts.len() / 2).0;
         let slot = u16::try_from(first).ok().and_then(Slot::new);
@@ -327,7 +328,7 @@ mod tests {
     fn nearly_half_of_the_masters_are_replaced_within_half_a_second() {
         let figures = scale(60, 14, Duration::from_secs(2), 1).unwrap();
         assert!(figures.agreement_time < Duration::from_millis(500), "{figures:?}");
-        // With half of the masters dead there is no majority, so no election may succeed.
+        // Half of the masters are dead, so no election can get a majority.
         assert!(scale(12, 3, Duration::from_secs(2), 1).is_err());
     }
 }

@@ -1,12 +1,12 @@
-//! Drives a simulation: simulated time and the event queue, processes and their network, the phases
-//! of a run, and the result.
+//! Drives a simulation: simulated time and the event queue, processes and their network, the phases of a run, and its
+//! result.
 //!
-//! Each simulated part implements [`SimulatedSystem`], which defines its processes, their communication and
-//! its faults. A run injects faults, then heals everything, and then requires agreement in several
-//! consecutive checks.
+//! Each simulated system implements [`SimulatedSystem`], which defines its processes, their communication and its
+//! faults. A run first injects faults. It then ends all faults and requires that several consecutive checks find the
+//! nodes in agreement.
 //!
-//! Invariant: simultaneous events happen in the order in which they were scheduled, so that a seed
-//! always gives the same run.
+//! Invariant: simultaneous events happen in the order in which they were scheduled, so that a seed always gives the
+//! same run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -24,7 +24,7 @@ const WRITE_INTERVAL: Duration = Duration::from_millis(50);
 const AGREEMENT_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Clients keep writing for this long after healing.
 const WRITE_TIME_AFTER_HEALING: Duration = Duration::from_secs(1);
-/// A higher number of events at one moment means that the run is in an endless loop.
+/// If more events than this happen at one simulated time, the run is in an endless loop.
 const MAX_SIMULTANEOUS_EVENTS: usize = 10_000;
 
 /// The durations of a run's phases.
@@ -37,16 +37,16 @@ pub(crate) struct Phases {
     pub(crate) fault_interval_millis: (u64, u64),
     /// The maximum time from healing to agreement.
     pub(crate) converge: Duration,
-    /// The number of consecutive checks that must find all nodes in agreement.
+    /// The number of consecutive checks that must find the nodes in agreement.
     pub(crate) stable: usize,
 }
 
-/// A part of the system that can be simulated.
+/// A system that can be simulated, such as a cluster.
 pub(crate) trait SimulatedSystem {
     const PHASES: Phases;
     /// The invariant that requires agreement after healing.
     const LIVENESS: InvariantName;
-    /// The events that only this part has.
+    /// The events of this system, in addition to those that every simulation has.
     type Event: Debug;
 
     fn simulation(&mut self) -> &mut Simulation<Self::Event>;
@@ -58,19 +58,19 @@ pub(crate) trait SimulatedSystem {
     fn write_data(&mut self);
     /// Injects one random fault or operator action.
     fn inject_fault(&mut self);
-    /// Returns when the machine of a process wants to be called, by its own clock.
+    /// Returns when the state machine of a process must next be called, by the process's own clock.
     fn deadline(&mut self, host: usize) -> Option<Instant>;
-    /// Calls the machine of a process because its deadline has come.
+    /// Calls the state machine of a process whose deadline has come.
     fn on_deadline(&mut self, host: usize);
     /// Starts a process that has died.
     fn restart(&mut self, host: usize);
-    /// Continues a process that was running when everything healed.
+    /// Called when all faults end, for a process that is running.
     fn continue_process(&mut self, host: usize);
     /// Returns a description of the first disagreement after healing, or `None` if all nodes agree.
     fn disagreement(&mut self) -> Option<String>;
-    /// Makes the repairs that only an operator can make, after each check.
+    /// Makes repairs that only an operator can make. Called after each check for agreement.
     fn repair(&mut self) {}
-    /// Adds each node's view of the others to the trace when they have not reached agreement.
+    /// Adds each node's view of the others to the trace. Called if the nodes do not reach agreement.
     fn trace_views(&mut self) {}
 }
 
@@ -91,9 +91,9 @@ enum SimulationEvent<E> {
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) is_up: bool,
-    /// Whether the host has power; without power it does not even refuse connections.
+    /// Whether the host has power. A host without power does not even refuse connections.
     pub(crate) has_power: bool,
-    /// Until when the process is frozen, as by SIGSTOP and SIGCONT.
+    /// The time until which the process is frozen, as if by SIGSTOP; `None` if it is not frozen.
     frozen: Option<Instant>,
     pub(crate) slow: Duration,
     /// The number of the current incarnation, incremented by each restart.
@@ -109,12 +109,12 @@ pub(crate) struct Simulation<E> {
     pub(crate) random: RandomSource,
     queue: BTreeMap<(Instant, u64), SimulationEvent<E>>,
     last_scheduled: u64,
-    /// The current time and the number of events processed at it.
+    /// The current time, and the number of events that have been processed at this time.
     simultaneous_events: (Instant, usize),
     pub(crate) processes: Vec<Process>,
-    /// Pairs of hosts (sender, receiver) between which nothing arrives.
+    /// Pairs of a sending and a receiving host between which no data arrives.
     pub(crate) partitions: BTreeSet<(usize, usize)>,
-    /// Since when each pair of hosts, lower index first, can communicate.
+    /// The time since when two hosts have been able to communicate. The lower index of each pair comes first.
     contacts: BTreeMap<(usize, usize), Instant>,
     max_latency: u64,
     pub(crate) disks_lost: usize,
@@ -129,7 +129,7 @@ pub(crate) struct Simulation<E> {
     trace: Trace,
 }
 
-/// Executes a whole run.
+/// Executes a run, from its first event to its result.
 pub(crate) fn run_simulation<P: SimulatedSystem>(mut system: P) -> RunResult {
     let phases = P::PHASES;
     let faults = START_TIME + phases.settle;
@@ -211,7 +211,7 @@ fn inject_fault<P: SimulatedSystem>(system: &mut P) {
     simulation.schedule(next, SimulationEvent::Fault);
 }
 
-/// Ends all faults, after which all nodes must reach agreement.
+/// Ends all faults. From then on, all nodes must reach agreement.
 fn heal<P: SimulatedSystem>(system: &mut P) {
     let simulation = system.simulation();
     simulation.trace(|| "everything heals".into());
@@ -241,7 +241,7 @@ fn check<P: SimulatedSystem>(system: &mut P) {
     simulation.schedule(simulation.now + AGREEMENT_CHECK_INTERVAL, SimulationEvent::Check);
 }
 
-/// Schedules the next call of a host's machine unless an earlier one is scheduled.
+/// Schedules the next call of a process's state machine, unless an earlier call is scheduled.
 pub(crate) fn schedule_tick<P: SimulatedSystem>(system: &mut P, host: usize) {
     let Some(due) = system.deadline(host) else { return };
     let simulation = system.simulation();
@@ -276,7 +276,7 @@ fn on_tick<P: SimulatedSystem>(system: &mut P, host: usize, incarnation: u64) {
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Creates a simulation of this data without processes; `max_latency` is in milliseconds.
+    /// Creates a simulation without processes. `longest_latency` is in milliseconds.
     pub(crate) fn new(
         plan: Plan,
         random: RandomSource,
@@ -308,7 +308,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Adds a running process with its client address.
+    /// Adds a running process, whose clients use this address.
     pub(crate) fn add_process(&mut self, address: String) {
         self.processes.push(Process {
             is_up: true,
@@ -340,7 +340,7 @@ impl<E: Debug> Simulation<E> {
         self.schedule(at, SimulationEvent::Data(event));
     }
 
-    /// Returns whether clients still write; writes stop before replicas are compared.
+    /// Returns whether clients still write. They stop some time after healing, so that replicas can be compared.
     pub(crate) fn clients_still_write(&self) -> bool {
         self.healed_at.is_none_or(|healed| self.now.since(healed) < WRITE_TIME_AFTER_HEALING)
     }
@@ -357,7 +357,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Ends the run with a violation, unless only one invariant is checked.
+    /// Ends the run and records a violation, unless only one invariant is to be checked.
     pub(crate) fn abort_run(&mut self, what: &str) {
         self.is_over = true;
         if self.plan.only.is_none() {
@@ -366,7 +366,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Detects a machine whose deadline stays due after its call, which would stop time.
+    /// Aborts the run if time does not advance, as when the deadline of a state machine remains due after each call.
     fn check_progress(&mut self, event: &SimulationEvent<E>) {
         if self.now > self.simultaneous_events.0 {
             self.simultaneous_events = (self.now, 0);
@@ -377,18 +377,18 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Returns whether a process is still in this incarnation.
+    /// Returns whether this incarnation of the process is still running.
     pub(crate) fn is_incarnation(&self, host: usize, incarnation: u64) -> bool {
         self.processes[host].incarnation == incarnation && self.processes[host].is_up
     }
 
-    /// Returns whether a process can receive anything now.
+    /// Returns whether the process is running and not frozen.
     pub(crate) fn is_running(&self, host: usize) -> bool {
         let process = &self.processes[host];
         process.is_up && process.frozen.is_none_or(|until| until <= self.now)
     }
 
-    /// Returns until when a process is frozen, if it is.
+    /// Returns the time until which a process is frozen, if it is frozen.
     pub(crate) fn frozen_until(&self, host: usize) -> Option<Instant> {
         self.processes[host].frozen.filter(|until| *until > self.now)
     }
@@ -398,12 +398,12 @@ impl<E: Debug> Simulation<E> {
         self.random.millis(0, self.max_latency) + slow
     }
 
-    /// Returns whether the network delivers nothing from one host to the other.
+    /// Returns whether data from one host does not reach the other.
     pub(crate) fn is_cut(&self, from: usize, to: usize) -> bool {
         self.partitions.contains(&(from, to))
     }
 
-    /// Returns whether two hosts cannot communicate; a stream needs both directions.
+    /// Returns whether two hosts cannot communicate. They can only if data passes in both directions.
     pub(crate) fn cannot_communicate(&self, one: usize, other: usize) -> bool {
         self.is_cut(one, other) || self.is_cut(other, one)
     }
@@ -423,15 +423,15 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Returns how long two hosts have been able to communicate, sampled at regular intervals. Slow hosts count as
-    /// able.
+    /// Returns how long two hosts have been able to communicate, even if slowly. The duration is sampled at regular
+    /// intervals.
     pub(crate) fn contact_duration(&self, one: usize, other: usize) -> Duration {
         let since =
             self.contacts.get(&(one.min(other), one.max(other))).filter(|_| self.can_communicate(one, other));
         since.map_or(Duration::ZERO, |since| self.now.since(*since))
     }
 
-    /// Partitions the network at random.
+    /// Partitions the network, with randomly drawn sides.
     pub(crate) fn partition(&mut self) {
         let cut = self.random.partition(self.processes.len());
         self.trace(|| format!("cut {cut:?}"));
@@ -443,7 +443,7 @@ impl<E: Debug> Simulation<E> {
         self.partitions.clear();
     }
 
-    /// Freezes a process for a random time in this range of milliseconds.
+    /// Freezes a process for a random time between `shortest` and `longest` milliseconds.
     pub(crate) fn freeze(&mut self, host: usize, shortest: u64, longest: u64) {
         if self.is_running(host) {
             let until = self.now + self.random.millis(shortest, longest);
@@ -452,7 +452,7 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Resumes a frozen process, which then handles everything that arrived while it was frozen.
+    /// Resumes a frozen process. It then handles everything that arrived while it was frozen.
     fn resume(&mut self, host: usize) {
         let Some(until) = self.processes[host].frozen.take().filter(|until| *until > self.now) else {
             return;
@@ -463,7 +463,7 @@ impl<E: Debug> Simulation<E> {
         self.queue.extend(waiting.into_iter().map(|((_, number), event)| ((self.now, number), event)));
     }
 
-    /// Kills a process, and cuts the power of its machine unless `powered`.
+    /// Kills a process. If `powered` is false, its host also loses power.
     pub(crate) fn kill(&mut self, host: usize, powered: bool) {
         let process = &mut self.processes[host];
         (process.is_up, process.has_power) = (false, powered);
@@ -471,7 +471,7 @@ impl<E: Debug> Simulation<E> {
         process.incarnation += 1;
     }
 
-    /// Schedules the restart of a dead process within this range of milliseconds.
+    /// Schedules the restart of a dead process after a random time between `shortest` and `longest` milliseconds.
     pub(crate) fn schedule_restart(&mut self, host: usize, shortest: u64, longest: u64) {
         let at = self.now + self.random.millis(shortest, longest);
         let incarnation = self.processes[host].incarnation;

@@ -16,7 +16,7 @@ fn plan(machine: Machine, seed: u64) -> Plan {
     Plan { machine, seed, nodes, injected_bug: None, only: None }
 }
 
-/// Each invariant with an injected bug that violates it, and the number of processes that this needs.
+/// For each invariant an injected bug that violates it, and the number of processes that the violation requires.
 const INJECTED_BUGS: [(Machine, InvariantName, InjectedBug, usize); 52] = [
     (Machine::Cluster, InvariantName::OneVote, InjectedBug::UnsavedVotes, 9),
     (Machine::Cluster, InvariantName::Majority, InjectedBug::IgnoredQuorum, 5),
@@ -72,15 +72,14 @@ const INJECTED_BUGS: [(Machine, InvariantName, InjectedBug, usize); 52] = [
     (Machine::Node, InvariantName::Answered, InjectedBug::LostBackgroundRequests, 1),
 ];
 
-/// Runs many seeds at low priority, so that other tests keep their cores.
+/// Runs many seeds at low CPU priority, so that tests that run in parallel are not slowed down.
 fn explore_at_low_priority(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> SearchResult {
-    // The priority applies to this thread and its children. If it is refused, other tests run slower.
+    // The priority applies to this thread and its children. If it cannot be set, parallel tests run slower.
     let _ = rustix::process::nice(10);
     explore(seeds, plan)
 }
 
-/// Returns the first violation that an injected bug causes in up to a thousand seeds, with its
-/// plan.
+/// Runs up to a thousand seeds with an injected bug. Returns the first violation, with the plan of its run.
 fn find_violation(with: impl Fn(u64) -> Plan + Sync) -> Option<(Plan, String)> {
     let (seed, violation) = explore_at_low_priority(0..1000, &with).failed?;
     Some((with(seed), violation))
@@ -124,7 +123,7 @@ fn node_invariants_detect_injected_bugs() {
     assert_bugs_are_found(Machine::Node);
 }
 
-/// Returns the names of the invariants that have a file in this folder.
+/// Returns the names of the invariants that have a file in `folder`.
 fn invariant_files(folder: &str) -> impl Iterator<Item = String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder).join("invariants");
     let files = folder.read_dir().expect("the invariants have a folder");
@@ -171,7 +170,7 @@ fn assert_no_violation(machine: Machine, seeds: Range<u64>, at_least: usize) {
     assert!(explored.promotions > at_least, "{} promotions or starts", explored.promotions);
 }
 
-/// Two thousand seeds per machine are split over several tests. `make soak` and the command line run more.
+/// The two thousand seeds of each machine are split over several tests. `make soak` and the command line run more.
 #[test]
 fn cluster_seeds_0_to_1000_hold_all_invariants() {
     assert_no_violation(Machine::Cluster, 0..1000, 500);
@@ -182,7 +181,8 @@ fn cluster_seeds_1000_to_2000_hold_all_invariants() {
     assert_no_violation(Machine::Cluster, 1000..2000, 500);
 }
 
-/// The driver runs a step that repeats vote requests and one in which the last vote arrives at once.
+/// In this run the driver carries out a step with repeated vote requests just before one in which the last vote
+/// arrives.
 #[test]
 fn vote_of_the_failed_master_counts_if_requests_were_repeated_just_before_the_victory() {
     let plan = Plan { nodes: 6, ..plan(Machine::Cluster, 5249) };

@@ -1,8 +1,8 @@
-//! The trace of a run: always its digest, and optionally its text.
+//! The trace of a run: its digest, and its text if requested.
 
 use clock::Instant;
 
-/// The time at which simulated time begins. It is not the origin, so that earlier times can be represented.
+/// The simulated time at the beginning of a run. It is not zero, so that earlier times can be represented.
 pub(crate) const START_TIME: Instant = Instant::from_millis(1_000_000);
 
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(crate) struct Trace {
 
 impl Trace {
     pub(crate) fn new(kept: bool) -> Self {
-        // The digest is FNV-1a: the offset basis is here, the prime below.
+        // The digest is FNV-1a. This number is its offset basis; `record` uses its prime.
         Self { digest: 0xcbf2_9ce4_8422_2325, lines: kept.then(Vec::new) }
     }
 
@@ -36,7 +36,7 @@ pub(crate) fn micros(at: Instant) -> u64 {
     at.as_micros() - START_TIME.as_micros()
 }
 
-/// Returns the engine's time in nanoseconds for `at`.
+/// Converts a time to the nanoseconds that the engine uses.
 pub(crate) fn nanos(at: Instant) -> u64 {
     at.as_micros() * 1000
 }

@@ -10,11 +10,11 @@ use crate::executor::Executor;
 pub(crate) struct WaitingClient {
     session: Session,
     words: Words,
-    /// The command that counts the elements for which the client waits, if there is one.
+    /// A command that counts the elements for which the client waits, if there is one.
     length: Option<Words>,
 }
 
-/// A client that is blocked although its wait should have ended.
+/// A client that is still blocked although its wait should have ended.
 #[derive(Debug)]
 pub(crate) struct StuckClient {
     pub(crate) words: Words,
@@ -42,7 +42,7 @@ impl WaitingClient {
         self.session.waiter().is_some()
     }
 
-    /// Sends a command that may block, and keeps `length`, the command that counts the elements for which it waits.
+    /// Sends a command that may block. `length` is a command that counts the elements for which the client waits.
     /// Returns a trace line.
     pub(crate) fn send(
         &mut self,
@@ -56,7 +56,8 @@ impl WaitingClient {
         self.describe_reply(&reply)
     }
 
-    /// Ends the wait if the reply is ready, the timeout has passed or the server ended the wait. Returns a trace line.
+    /// Unblocks the client if its reply is ready, its timeout has passed or the server has ended the wait. Returns a
+    /// trace line.
     pub(crate) fn end(&mut self, data: &mut Executor, wall: Millis) -> Option<String> {
         let waiter = self.session.waiter()?;
         let is_over = waiter.is_served() || waiter.deadline().is_some_and(|until| until <= wall);
@@ -65,8 +66,7 @@ impl WaitingClient {
         Some(self.describe_reply(&reply))
     }
 
-    /// Returns whether the client is blocked although its timeout has passed or an element is
-    /// available.
+    /// Describes the client if it is blocked although its timeout has passed or an element is available.
     pub(crate) fn check_stuck(&self, data: &mut Executor, wall: Millis) -> Option<StuckClient> {
         let waiter = self.session.waiter()?;
         let words = self.words.clone();

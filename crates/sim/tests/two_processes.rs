@@ -1,4 +1,4 @@
-//! Checks that a seed gives the same run in every process.
+//! Checks that a seed gives the same run in different processes.
 
 use std::process::Command;
 

@@ -20,17 +20,17 @@ use crate::executor::{Executor, QuietLoadHost, nanos};
 use crate::waiting::WaitingClient;
 use crate::{RandomSource, clients};
 
-/// The number of log bytes kept in addition to those that are needed.
+/// The number of log bytes that are retained although nobody needs them.
 const BACKLOG: u64 = 1 << 14;
 
-/// The current log, and all bytes that it has ever contained.
+/// The current log, and all bytes that it and its predecessors have contained.
 #[derive(Debug)]
 pub(super) struct LoggedBytes {
     pub(super) log: Log,
     pub(super) history: Vec<u8>,
 }
 
-/// The log as shared with the engine.
+/// The log, which the engine and the simulator share.
 #[derive(Debug, Clone)]
 pub(super) struct SharedLog(Arc<Mutex<LoggedBytes>>);
 
@@ -75,21 +75,21 @@ pub(super) struct RunningNode {
     pub(super) writer: AofWriter,
     pub(super) holds_writes: bool,
     pub(super) committed: u64,
-    /// The log offsets of writes with pending replies.
+    /// The log offsets of writes whose replies are delayed until the next sync.
     pub(super) waiting: Vec<u64>,
 }
 
-/// The files found at a start.
+/// The files that a node found when it started.
 pub(super) enum FoundData {
-    /// There is no append-only file.
+    /// There was no append-only file.
     Nothing,
-    /// There are files, whose data ends at this position if they record one.
+    /// An append-only file was loaded. Contains the history position of its end if the file records one.
     Data(Option<Position>),
 }
 
 impl RunningNode {
-    /// Starts a node and loads its files. `history` is the log before the start. An error means
-    /// that the node does not start.
+    /// Starts a node and loads its files. `history` is the content of the log before the start. An error means that the
+    /// node does not start.
     pub(super) fn start(
         disk: &SimDisk,
         history: &[u8],
@@ -131,8 +131,7 @@ impl RunningNode {
             FileExecutor::open(folder, &manifest, loaded.db).map_err(|error| error.to_string())?;
         let start = StartedFile { executor, settings, manifest, position };
         let incarnation = Self::new(data, log, start, (now, wall), background);
-        // Writes after the end of the file may be lost, so the history continues under a new
-        // replication id.
+        // Writes after the end of the file may have been lost, so the history continues under a new replication id.
         incarnation.log.lock().log.change_id(random.history());
         incarnation.data.engine.settings.set_node_flag(NodeFlags::LOADING, false);
         Ok((incarnation, FoundData::Data(loaded.position)))
@@ -146,7 +145,7 @@ impl RunningNode {
         background: BackgroundMode,
     ) -> Self {
         if background == BackgroundMode::Offloadable {
-            // Threshold zero makes every command count as slow.
+            // With threshold zero, every command counts as slow.
             data.engine.long_commands.set_threshold(0);
             data.engine.settings.set_node_flag(NodeFlags::BACKGROUND, true);
         }
@@ -173,7 +172,7 @@ impl RunningNode {
         incarnation
     }
 
-    /// Performs an action that needs nothing but the node.
+    /// Performs an action that concerns only the node.
     pub(super) fn take(&mut self, action: &AofAction) {
         match action {
             AofAction::PublishCommitPoint(offset) => self.committed = offset.0,
@@ -185,12 +184,12 @@ impl RunningNode {
         }
     }
 
-    /// Returns the status of the append-only file that INFO would report.
+    /// Returns the status of the append-only file as INFO would report it.
     pub(super) fn aof_status(&self) -> AofStatus {
         self.aof.status().expect("it is always enabled")
     }
 
-    /// Returns a snapshot of the data with its position in the history.
+    /// Returns a snapshot of the data, and its position in the history.
     pub(super) fn take_snapshot(&self) -> (SnapshotState, Position) {
         let at_cut = || {
             let mut logged = self.log.lock();
@@ -207,7 +206,7 @@ fn session(id: u64, background: BackgroundMode) -> Session {
     session
 }
 
-/// The append-only file as found at the start.
+/// The append-only file of a node that starts.
 struct StartedFile {
     executor: FileExecutor<SimDisk>,
     settings: AofSettings,

@@ -19,19 +19,19 @@ mod watches;
 /// The data of a node after its start.
 #[derive(Debug)]
 pub(super) struct LoadedData {
-    /// The history offset up to which the node claims to have the data.
+    /// The history offset up to which the node claims to have loaded the data.
     pub(super) claimed_offset: u64,
     pub(super) digest: String,
-    /// The digest of the replayed history up to that offset; `None` if the history is shorter.
+    /// The digest after the history was replayed up to that offset; `None` if the history is shorter.
     pub(super) expected: Option<String>,
-    /// The values of the keys that are only written by SET.
+    /// The values of the keys that clients write only with SET.
     pub(super) plain_values: Vec<String>,
 }
 
 /// A history offset, and the digest of the data at that offset.
 pub(super) type Data = (u64, String);
 
-/// An event that the invariants of a node check.
+/// An event or state that the invariants of a node check.
 #[derive(Debug)]
 pub(super) enum NodeObservation {
     /// Writes before this offset were acknowledged under `always`.
@@ -40,11 +40,11 @@ pub(super) enum NodeObservation {
     Synced(u64),
     /// The log before this offset has been passed to the kernel.
     Written(u64),
-    /// The node restarted after `death`, with the loaded data or an error. Until then, clients had written `issued`
-    /// values.
+    /// The node restarted after `death`. `loaded` is its data, or an error if it did not start. Until then clients had
+    /// written `issued` distinct values.
     Started { death: ProcessDeath, loaded: Result<LoadedData, String>, issued: u64 },
-    /// A start found this RDB file, or none. `candidates` are the saves that it may contain; `is_first_complete` means
-    /// that the first candidate had completed.
+    /// `found` is the content of the RDB file at a start, if there is one. `candidates` are the saves that it may
+    /// contain; `is_first_complete` means that the first of them had completed.
     SaveFound { found: Option<Result<Data, String>>, candidates: Vec<Data>, is_first_complete: bool },
     /// A client's command returned `reply`; the reference node returned `expected`.
     Served { command: String, reply: String, expected: String },
@@ -54,7 +54,7 @@ pub(super) enum NodeObservation {
     Executed(Executed),
     /// A client is blocked although its wait should have ended.
     Waits(StuckClient),
-    /// The disk has worked for a while, but this many clients still wait.
+    /// The disk has worked for some time, but the replies to `waiting` writes are still delayed.
     DiskRecovered { waiting: usize },
 }
 

@@ -1,4 +1,4 @@
-//! A reference model: an engine that replays the log and has no files.
+//! The reference node: an engine that replays the log and has no files.
 
 use clock::Millis;
 use engine::{CommandOrigin, NoLog, Session};
@@ -6,7 +6,7 @@ use engine::{CommandOrigin, NoLog, Session};
 use crate::clients;
 use crate::executor::Executor;
 
-/// The data after a prefix of the history was replayed.
+/// The data after a prefix of the history has been replayed.
 pub(super) struct Model {
     data: Executor,
     session: Session,
@@ -22,7 +22,7 @@ impl Model {
         }
     }
 
-    /// Returns the data digest after all of `history`.
+    /// Returns the digest of the data after all of `history` has been replayed.
     pub(super) fn digest(&mut self, history: &[u8], wall: Millis) -> String {
         if self.follow(history, wall) {
             self.data.digest(wall)
@@ -31,13 +31,13 @@ impl Model {
         }
     }
 
-    /// Returns the reply to a command after all of `history`.
+    /// Returns the reply to a command after all of `history` has been replayed.
     pub(super) fn ask(&mut self, history: &[u8], db: u16, wall: Millis, words: &[String]) -> Vec<u8> {
         if self.follow(history, wall) { self.data.run_command(db, wall, words) } else { Vec::new() }
     }
 
-    /// Replays the new part of `history`; returns `false` if it ends within a command or
-    /// transaction.
+    /// Replays the part of `history` that has not been replayed yet. Returns `false` if this part ends within a command
+    /// or transaction.
     fn follow(&mut self, history: &[u8], wall: Millis) -> bool {
         if !history.starts_with(&self.applied) {
             *self = Self::new();

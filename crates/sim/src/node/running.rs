@@ -1,4 +1,4 @@
-//! Simulates a client whose requests run in the foreground or background.
+//! Simulates a client whose requests run in the foreground or in the background.
 
 use clock::Millis;
 use engine::{BackgroundMode, CommandOrigin, OffloadReason, Session};
@@ -12,7 +12,7 @@ pub(super) struct RunningClient {
     progress: Option<RequestProgress>,
 }
 
-/// A finished pipeline, with its numbers of requests and replies.
+/// The numbers of requests and replies of a finished pipeline.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) requests: usize,
@@ -26,7 +26,7 @@ impl RunningClient {
         Self { session, progress: None }
     }
 
-    /// Returns whether some requests are still to be executed.
+    /// Returns whether some requests have not been executed yet.
     pub(super) fn is_running(&self) -> bool {
         self.progress.is_some()
     }
@@ -39,8 +39,8 @@ impl RunningClient {
         self.progress = Some(RequestProgress::from_buffer(request));
     }
 
-    /// Executes requests until one must run on another thread or in the background. With `loses`, a request for the
-    /// background is dropped.
+    /// Executes requests until one of them must run in the background or the time slice ends. With `loses`, a request
+    /// for the background is dropped.
     pub(super) fn continue_requests(
         &mut self,
         data: &mut Executor,

@@ -1,6 +1,6 @@
-//! Simulates RDB saves of a node that starts from its append-only file.
+//! Simulates RDB saves on a node that starts from its append-only file.
 //!
-//! At each start the RDB file is loaded into a separate node and compared with the possible saves.
+//! At each start the RDB file is loaded into a separate engine and compared with the saves that it may contain.
 
 use std::io::{self, Write as _};
 
@@ -22,10 +22,10 @@ const NAME: &str = "dump.rdb";
 pub(super) struct Saves {
     disk: SimDisk,
     file: SnapshotFile<SimDisk>,
-    /// The history at the last completed save, followed by those at later saves, each of which may have been renamed
-    /// into place.
+    /// The history at the last completed save, and at each later save. A later save failed, but its file may have been
+    /// renamed into place.
     candidates: Vec<Vec<u8>>,
-    /// Whether the save of the first candidate completed.
+    /// Whether the first of the candidates is a completed save.
     is_first_complete: bool,
 }
 
@@ -42,7 +42,7 @@ impl Saves {
 }
 
 impl NodeWorld {
-    /// Saves all data; with `serving`, other events happen during the save.
+    /// Saves all data. With `serving`, other events happen during the save.
     pub(super) fn save(&mut self, incarnation: &mut RunningNode, serving: bool) {
         let (state, at) = incarnation.take_snapshot();
         self.trace(&format!("a save is cut at {}", at.offset));
@@ -75,7 +75,7 @@ impl NodeWorld {
         Ok(file)
     }
 
-    /// Checks the RDB file at a start, before any other event.
+    /// Checks the RDB file when the node starts, before any other event.
     pub(super) fn check_save(&mut self) {
         let wall = self.wall();
         for name in self.saves.file.remove_leftovers() {

@@ -16,17 +16,17 @@ pub(super) struct Watcher {
 struct WatchedKey {
     key: String,
     value: Vec<u8>,
-    /// The offset of the log's end when the key was watched.
+    /// The offset of the log's end when the client watched the key.
     end: u64,
 }
 
-/// An executed or aborted transaction of a client that watched a key.
+/// A transaction that a client executed after it had watched a key.
 #[derive(Debug)]
 pub(super) struct Executed {
     pub(super) key: String,
-    /// Whether the watched key has another value than when it was watched.
+    /// Whether the value of the watched key has changed since the client watched the key.
     pub(super) has_changed: bool,
-    /// Whether nothing at all was written since the key was watched.
+    /// Whether nothing has been logged since the client watched the key.
     pub(super) is_quiet: bool,
     /// Whether the server aborted the transaction.
     pub(super) was_aborted: bool,
@@ -39,8 +39,8 @@ impl Watcher {
         Self { session, watched: None }
     }
 
-    /// Watches a key, or executes the transaction if a key is watched. `end` is the offset of the log's end. With
-    /// `forgets`, the watch is omitted.
+    /// Watches a key or, if a key is watched, executes the transaction. `end` is the offset of the log's end. With
+    /// `forgets`, WATCH is not sent.
     pub(super) fn step(
         &mut self,
         data: &mut Executor,

@@ -1,4 +1,4 @@
-//! Every request has exactly one reply, wherever it was executed.
+//! Every request has exactly one reply, whether it was executed in the foreground or in the background.
 
 use super::NodeObservation;
 use crate::invariant::Invariant;

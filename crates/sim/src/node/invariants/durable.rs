@@ -1,5 +1,5 @@
-//! Data acknowledged under `always` or reported as synced survives a power failure; data passed to
-//! the kernel survives a kill.
+//! Writes acknowledged under `always` and data reported as synced survive a power failure. Data passed to the kernel
+//! survives a kill.
 
 use super::NodeObservation;
 use crate::disk::ProcessDeath;

@@ -1,5 +1,4 @@
-//! Every value was written by a client: a key that is only written by SET holds one of the written
-//! values.
+//! Every value was written by a client. This is checked for keys that clients write only with SET.
 
 use super::NodeObservation;
 use crate::invariant::Invariant;

@@ -1,4 +1,4 @@
-//! The files load, and their data equals a replayed prefix of the history.
+//! The files can be loaded, and their data equals a replayed prefix of the history.
 
 use super::NodeObservation;
 use crate::invariant::Invariant;

@@ -1,4 +1,4 @@
-//! The RDB file is the last completed save, or a later one whose result is unknown.
+//! The RDB file contains the last completed save, or a later save whose result is unknown.
 
 use super::NodeObservation;
 use crate::invariant::Invariant;

@@ -1,5 +1,5 @@
-//! Clients read what was written: replies equal those of a reference node that replays the log and
-//! has neither files nor snapshots.
+//! Clients read the data that was written: their replies equal those of a reference node, which replays the log and has
+//! no files and snapshots.
 
 use super::NodeObservation;
 use crate::invariant::Invariant;

@@ -1,5 +1,5 @@
-//! Every wait ends: once the disk works, delayed replies are sent, and a blocked client is served
-//! as soon as an element is available or its timeout passes.
+//! Every wait ends: once the disk works, delayed replies are sent, and a blocked client is served as soon as an element
+//! is available or its timeout has passed.
 
 use super::NodeObservation;
 use crate::invariant::Invariant;

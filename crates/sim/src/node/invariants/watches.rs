@@ -1,4 +1,4 @@
-//! A transaction executes if and only if the watched key is unchanged.
+//! A transaction is executed if and only if the watched key is unchanged.
 
 use super::NodeObservation;
 use crate::invariant::Invariant;
