@@ -30,7 +30,7 @@ impl FakeTime {
         Ok(clock)
     }
 
-    /// Shifts the clock by `ahead` seconds, which may be negative. Servers notice within a second.
+    /// Sets the clock ahead of real time by `seconds_ahead`, which may be negative. Servers notice within a second.
     ///
     /// # Panics
     /// The clock's file cannot be written.

@@ -256,7 +256,8 @@ impl Node {
         Ok(())
     }
 
-    /// Shifts the server's wall clock by `ahead` seconds, which may be negative. The server notices within a second.
+    /// Sets the server's wall clock ahead of real time by `seconds_ahead`, which may be negative. The server notices
+    /// within a second.
     ///
     /// # Panics
     /// The clock's file cannot be written.

@@ -15,7 +15,7 @@ pub fn eventually<T>(description: &str, attempt: impl FnMut() -> Option<T>) -> T
     eventually_within(DEFAULT_TIMEOUT, description, attempt)
 }
 
-/// Like [`eventually`], but with the time limit `bound`.
+/// Like [`eventually`], but with a different time limit.
 ///
 /// # Panics
 /// There is no value in time.

@@ -115,7 +115,8 @@ impl LockClaim {
         Self { owner: format!("{owner}/{attempt}"), ..self.clone() }
     }
 
-    /// Makes one attempt to acquire the lock. `timeout` is how long a queue entry stays valid without another attempt.
+    /// Makes one attempt to acquire the lock. `queue_timeout` is how long a queue entry stays valid without another
+    /// attempt.
     pub(crate) async fn acquire(&self, timeout: Duration) -> AcquireAttempt {
         let [node] = self.nodes.as_slice() else { return self.acquire_from_majority(timeout).await };
         self.acquire_from(node, timeout).await
@@ -169,7 +170,7 @@ impl LockClaim {
         raised.iter().filter(|reply| matches!(reply, Ok((1, _)))).count() >= self.quorum
     }
 
-    /// Renews the lease, and stores `count` as the number of the owner's guards.
+    /// Renews the lease, and stores `guard_count` as the number of the owner's guards.
     pub(crate) async fn extend(&self, count: u32) -> RequestOutcome {
         let arguments = vec![self.owner.clone(), self.lease_ms(), count.to_string()];
         self.request_all(self.kind.extend, &arguments, self.replicas).await

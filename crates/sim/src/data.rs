@@ -352,8 +352,8 @@ impl<E: Debug> Simulation<E> {
         self.now + self.processes[host].clock_offset
     }
 
-    /// Ends a process. With `kept`, it can restart from its files. With `told`, its host still runs and closes the
-    /// connections of the process.
+    /// Ends a process. With `keeps_files`, it can restart from its files. With `notifies_peers`, its host still runs
+    /// and closes the connections of the process.
     pub(crate) fn end_data(&mut self, host: usize, kept: bool, told: bool) {
         self.break_links(host, told);
         let now = self.clock_of(host);
@@ -401,7 +401,8 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Records that `by` no longer counts this process as its replica, or that no process does if `by` is `None`.
+    /// Records that `master` no longer counts this process as its replica, or that no process does if `master` is
+    /// `None`.
     pub(crate) fn remove_replica(&mut self, host: usize, by: Option<usize>) {
         self.check_invariants(host, DataChange::Forgotten { master: by });
     }

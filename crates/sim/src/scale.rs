@@ -41,7 +41,7 @@ pub struct ClusterMeasurements {
     pub agreement_time: Duration,
 }
 
-/// Runs a cluster of `nodes` nodes. After a settling time, `killed` masters die at once.
+/// Runs a cluster of `nodes` nodes. After a settling time, `killed_masters` masters die at once.
 ///
 /// # Errors
 /// The replicas did not take over within a minute; the error says what was missing.

@@ -443,7 +443,7 @@ impl<E: Debug> Simulation<E> {
         self.partitions.clear();
     }
 
-    /// Freezes a process for a random time between `shortest` and `longest` milliseconds.
+    /// Freezes a process for a random time between `min_millis` and `max_millis` milliseconds.
     pub(crate) fn freeze(&mut self, host: usize, shortest: u64, longest: u64) {
         if self.is_running(host) {
             let until = self.now + self.random.millis(shortest, longest);
@@ -463,7 +463,7 @@ impl<E: Debug> Simulation<E> {
         self.queue.extend(waiting.into_iter().map(|((_, number), event)| ((self.now, number), event)));
     }
 
-    /// Kills a process. If `powered` is false, its host also loses power.
+    /// Kills a process. If `keeps_power` is false, its host also loses power.
     pub(crate) fn kill(&mut self, host: usize, powered: bool) {
         let process = &mut self.processes[host];
         (process.is_up, process.has_power) = (false, powered);
@@ -471,7 +471,7 @@ impl<E: Debug> Simulation<E> {
         process.incarnation += 1;
     }
 
-    /// Schedules the restart of a dead process after a random time between `shortest` and `longest` milliseconds.
+    /// Schedules the restart of a dead process after a random time between `min_millis` and `max_millis` milliseconds.
     pub(crate) fn schedule_restart(&mut self, host: usize, shortest: u64, longest: u64) {
         let at = self.now + self.random.millis(shortest, longest);
         let incarnation = self.processes[host].incarnation;

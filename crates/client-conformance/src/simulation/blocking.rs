@@ -70,7 +70,7 @@ impl ClusterSimulation {
         Some(self.unblock(ms, id, &reply))
     }
 
-    /// Unblocks clients whose keys are no longer served by their node. `caches_key` selects the clients to check by
+    /// Unblocks clients whose keys are no longer served by their node. `must_check` selects the clients to check by
     /// node and keys.
     pub(super) fn unblock_matching(
         &mut self,

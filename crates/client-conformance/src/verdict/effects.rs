@@ -91,7 +91,7 @@ fn partial_transactions(run: &ScenarioRun, counts: &BTreeMap<&[String], CommandC
     halved.take(1).map(|attempt| Finding::new(Grade::Harmful, text(attempt))).collect()
 }
 
-/// Returns whether the library reported success for the command at index `place`.
+/// Returns whether the library reported success for the command at position `index`.
 fn is_done(attempt: &Attempt, place: usize) -> bool {
     match &attempt.outcome {
         Ok(AdapterOutcome::Ok(Value::Array(items))) if attempt.commands.len() > 1 => {

@@ -23,8 +23,8 @@ mod whole_moves;
 pub(super) enum ClusterObservation<'a> {
     /// A voter sends its vote.
     Voted { voter: NodeId, epoch: Epoch, candidate: NodeId },
-    /// A replica was elected. `voters` are the masters with slots in its view. `by_majority` is false if a voter was
-    /// promoted by TAKEOVER.
+    /// A replica was elected. `voters` are the masters with slots in its view. `has_only_elected_voters` is false if a
+    /// voter was promoted by TAKEOVER.
     ElectionWon { winner: NodeId, epoch: Epoch, voters: Vec<NodeId>, by_majority: bool },
     /// A master announces the epoch under which it claims its slots.
     EpochClaimed { id: NodeId, epoch: Epoch },

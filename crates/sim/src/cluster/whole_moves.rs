@@ -109,7 +109,7 @@ pub(super) enum MigrationStep {
     /// The network breaks the current connection.
     Breaks,
     /// The target's replicas have acknowledged the data. With the injected bug `LateClaims`, the target's clock stops
-    /// at `granted`.
+    /// at `granted_at`.
     ReplicasHave { granted: Instant },
 }
 

@@ -203,8 +203,8 @@ impl ClusterWorld {
         ends[side] = None;
     }
 
-    /// Breaks the links of a process that has ended. With `told`, its peers are notified; otherwise its host lost
-    /// power.
+    /// Breaks the links of a process that has ended. With `notifies_peers`, its peers are notified; otherwise its host
+    /// lost power.
     pub(super) fn break_wires(&mut self, host: usize, told: bool) {
         for (wire, side) in std::mem::take(&mut self.hosts[host].links).into_values() {
             self.close_side(wire, side);

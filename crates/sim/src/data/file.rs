@@ -171,8 +171,8 @@ impl<E: Debug> Simulation<E> {
         SimDisk::new(RandomSource::new(self.random.number()), self.plan.injected_bug)
     }
 
-    /// Restarts a process, with its predecessor's files if `kept` is set. With `told`, only the process died; otherwise
-    /// its host lost power.
+    /// Restarts a process, with its predecessor's files if `keeps_files` is set. With `keeps_power`, only the process
+    /// died; otherwise its host lost power.
     pub(super) fn find_file(&mut self, host: usize, mut old: DataFile, kept: bool, told: bool) {
         if kept {
             old.disk.restart(if told { ProcessDeath::Killed } else { ProcessDeath::PowerCut });

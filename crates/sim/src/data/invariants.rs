@@ -41,7 +41,7 @@ pub(crate) enum DataChange {
     Dropped { key: Key },
     /// A replica acknowledged this offset.
     AcknowledgedByReplica { replica: usize, offset: ReplOffset },
-    /// A process begins to accept writes as a master. `from` is the master that it replicated before.
+    /// A process begins to accept writes as a master. `old_master` is the master that it replicated before.
     Promoted { from: Option<usize> },
     /// The process begins to follow a master, or switches to another one.
     Demoted,

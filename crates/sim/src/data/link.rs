@@ -77,8 +77,8 @@ impl<E: Debug> Simulation<E> {
         self.enqueue(link, 1 - side, StreamItem::Closed);
     }
 
-    /// Breaks the connections of a process that has ended. With `told`, its peers are notified; otherwise its host lost
-    /// power.
+    /// Breaks the connections of a process that has ended. With `notifies_peers`, its peers are notified; otherwise its
+    /// host lost power.
     pub(super) fn break_links(&mut self, host: usize, told: bool) {
         let of_host = |link: &Link| link.hosts.iter().position(|one| *one == host);
         let broken: Vec<(u64, usize)> =

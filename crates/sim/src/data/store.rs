@@ -121,7 +121,7 @@ impl ReplicaState {
         }
     }
 
-    /// Returns the state of the process after a restart. With `kept`, it keeps the files of this process.
+    /// Returns the state of the process after a restart. With `keeps_files`, it keeps the files of this process.
     pub(super) fn restarted(&self, mut fresh: Self, kept: bool) -> Self {
         fresh.saved = self.saved.clone().filter(|_| kept);
         if let Some((snapshot, position)) = &fresh.saved {
@@ -131,7 +131,7 @@ impl ReplicaState {
         fresh
     }
 
-    /// Returns whether the history has not changed since `begun_in`, so that a write that began then is logged.
+    /// Returns whether the history has not changed since `history_number`, so that a write that began then is logged.
     pub(super) fn is_logged_since(&self, begun_in: u64) -> bool {
         begun_in == self.history && begun_in.is_multiple_of(2)
     }

@@ -41,7 +41,7 @@ pub(super) enum NodeObservation {
     /// The log before this offset has been passed to the kernel.
     Written(u64),
     /// The node restarted after `death`. `loaded` is its data, or an error if it did not start. Until then clients had
-    /// written `issued` distinct values.
+    /// written `values_issued` distinct values.
     Started { death: ProcessDeath, loaded: Result<LoadedData, String>, issued: u64 },
     /// `found` is the content of the RDB file at a start, if there is one. `candidates` are the saves that it may
     /// contain; `is_first_complete` means that the first of them had completed.
@@ -54,7 +54,7 @@ pub(super) enum NodeObservation {
     Executed(Executed),
     /// A client is blocked although its wait should have ended.
     Waits(StuckClient),
-    /// The disk has worked for some time, but the replies to `waiting` writes are still delayed.
+    /// The disk has worked for some time, but the replies to `delayed_reply_count` writes are still delayed.
     DiskRecovered { waiting: usize },
 }
 

@@ -40,7 +40,7 @@ impl Watcher {
     }
 
     /// Watches a key or, if a key is watched, executes the transaction. `end` is the offset of the log's end. With
-    /// `forgets`, WATCH is not sent.
+    /// `omits_watch`, WATCH is not sent.
     pub(super) fn step(
         &mut self,
         data: &mut Executor,
