@@ -196,7 +196,7 @@ pub struct FaultRule {
     pub at: Vec<String>,
     /// The affected command, as two words where a subcommand matters (`CLUSTER SLOTS`).
     pub on: String,
-    /// Restricts the rule to commands with this first key.
+    /// Restricts the rule to commands whose first key is this one; `None` means no restriction.
     #[serde(default)]
     pub key: Option<String>,
     /// The number of matching commands to let pass first.
@@ -229,7 +229,7 @@ pub enum ReplyFault {
     /// The command is executed; no reply is sent, and the connection stays open.
     #[serde(rename = "silence")]
     NoReply,
-    /// The command is executed; its reply is delayed by these milliseconds.
+    /// The command is executed; its reply is delayed by this number of milliseconds.
     #[serde(rename = "late")]
     Delay(u64),
     /// The command is executed; its reply is sent in pieces of a few bytes.
@@ -274,7 +274,7 @@ pub enum StepAction {
     },
     /// An event changes the nodes; the client does nothing.
     ChangeNodes(NodeEvent),
-    /// The test program waits these milliseconds.
+    /// The test program waits for this number of milliseconds.
     Pause(u64),
 }
 

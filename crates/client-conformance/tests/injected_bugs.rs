@@ -25,8 +25,8 @@ fn run_scenario(scenario: &str, fault: &str) -> ScenarioResult {
     card.cases.remove(0)
 }
 
-/// Asserts that the scenario detects the bug with a message that contains `words`, and that the client without the bug
-/// passes.
+/// Asserts that the scenario detects the bug with a message that contains `expected_text`, and that the client without
+/// the bug passes.
 fn assert_caught(fault: &str, scenario: &str, grade: Grade, words: &str) {
     let innocent = run_scenario(scenario, "");
     assert_eq!(innocent.verdict.findings, [], "{}", client_conformance::scorecard::evidence(&innocent));

@@ -31,7 +31,7 @@ impl CounterClients {
         counters
     }
 
-    /// Waits for `count` additional acknowledgements, or until all clients have ended.
+    /// Waits for `additional` more acknowledgements, or until all clients have ended.
     pub fn wait_for(&self, more: u64) {
         let enough = self.acknowledged.load(Ordering::Relaxed) + more;
         eventually("the clients count", || {

@@ -1,4 +1,4 @@
-//! Real servers for tests: starts them on free ports, sends requests, kills, freezes and restarts them, and always
+//! Runs real servers for tests: starts them on free ports, sends requests, kills, freezes and restarts them, and always
 //! cleans up.
 //!
 //! ```no_run

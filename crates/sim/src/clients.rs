@@ -11,7 +11,7 @@ use crate::executor::Executor;
 pub(crate) const DATABASE_COUNT: u16 = 3;
 /// The number of keys per type.
 const KEYS_PER_TYPE: usize = 5;
-/// The number of keys that are only written by SET.
+/// The number of keys that clients write only with SET.
 const PLAIN_KEY_COUNT: usize = 6;
 
 /// The name of a command, followed by its arguments.
@@ -94,8 +94,8 @@ const COMMAND_TEMPLATES: [&str; 68] = [
     "FLUSHALL",
     "OBJECT ENCODING l*",
 ];
-/// Templates of read commands. Their replies depend neither on the encoding of a value nor on an
-/// element order that results only from its history.
+/// Templates of read commands. Their replies depend neither on the encoding of a value nor on how often and in which
+/// order its elements were added.
 const READ_TEMPLATES: [&str; 37] = [
     "GET p*",
     "MGET p* p* p*",
@@ -235,7 +235,7 @@ pub(crate) fn blocking_command(tag: &str, random: &mut RandomSource) -> (Words, 
     (words, length)
 }
 
-/// Returns the name of a key that is only written by SET.
+/// Returns the name of a random key that clients write only with SET.
 pub(crate) fn plain_key(random: &mut RandomSource) -> String {
     format!("p{}", random.below(PLAIN_KEY_COUNT))
 }

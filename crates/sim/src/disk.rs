@@ -161,8 +161,8 @@ impl SimDisk {
         }
     }
 
-    /// Performs an operation with a randomly drawn end. `early` performs the part of the operation that precedes a
-    /// failure.
+    /// Performs an operation with a randomly drawn end. `perform_part` performs the part of the operation that precedes
+    /// a failure.
     fn run_operation<T>(
         &self,
         needs_room: bool,

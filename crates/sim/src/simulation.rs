@@ -114,7 +114,7 @@ pub(crate) struct Simulation<E> {
     pub(crate) processes: Vec<Process>,
     /// Pairs of a sending and a receiving host between which no data arrives.
     pub(crate) partitions: BTreeSet<(usize, usize)>,
-    /// The time since when two hosts have been able to communicate. The lower index of each pair comes first.
+    /// For each pair of hosts, lower index first, the time since which they have been able to communicate.
     contacts: BTreeMap<(usize, usize), Instant>,
     max_latency: u64,
     pub(crate) disks_lost: usize,
@@ -403,7 +403,7 @@ impl<E: Debug> Simulation<E> {
         self.partitions.contains(&(from, to))
     }
 
-    /// Returns whether two hosts cannot communicate. They can only if data passes in both directions.
+    /// Returns whether data cannot pass between two hosts in at least one direction.
     pub(crate) fn cannot_communicate(&self, one: usize, other: usize) -> bool {
         self.is_cut(one, other) || self.is_cut(other, one)
     }

@@ -22,7 +22,7 @@ pub(super) struct MigrationLink {
     /// The number of the current connection, the last one that was opened.
     connection: u64,
     state: ConnectionState,
-    /// The items in flight to each side.
+    /// Bytes and the end of the connection, in flight to each side.
     queues: [DeliveryQueue<LinkItem>; 2],
     /// Whether the target supports RESUME, which Valkey does not.
     is_resumable: bool,

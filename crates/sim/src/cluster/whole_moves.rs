@@ -123,7 +123,7 @@ impl ClusterWorld {
         {
             return;
         }
-        // Nodes reject slots that are already being migrated with SETSLOT.
+        // CLUSTER MIGRATESLOTS rejects slots that a SETSLOT migration is moving.
         let is_at_rest = |slot: &Slot| self.role_for(from, *slot) == Some(Ownership::Local);
         if !slots.iter().all(is_at_rest) {
             return;

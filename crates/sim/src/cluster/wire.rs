@@ -20,7 +20,7 @@ pub(super) struct BusLink {
     hosts: [usize; 2],
     /// The id by which each side knows the link; `None` before the link is accepted and after it is closed.
     link_ids: [Option<LinkId>; 2],
-    /// The items in flight to each side.
+    /// Packets and the end of the link, in flight to each side.
     delivery_queues: [DeliveryQueue<LinkItem>; 2],
 }
 

@@ -155,7 +155,7 @@ impl DataFile {
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Enables `appendonly` on a random selection of processes.
+    /// Enables `appendonly` on a process, with a probability of 70 percent.
     pub(crate) fn choose_file(&mut self, host: usize) {
         let Some(policy) = self.data.settings.appendfsync else { return };
         if self.random.percent(70) {

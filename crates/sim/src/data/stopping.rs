@@ -55,7 +55,7 @@ impl ReplicaState {
         })
     }
 
-    /// Returns the node id of a replica whose log has reached `end`, if there is one.
+    /// Returns the node id of a replica whose log has reached `end_offset`, if there is one.
     fn successor(&self, end: ReplOffset) -> Option<NodeId> {
         let topology = self.engine().topology.as_ref().map(|topology| topology.load_full())?;
         let in_sync = self.master_driver.master().in_sync_node_ids(end)?;
@@ -65,7 +65,7 @@ impl ReplicaState {
         in_sync.into_iter().find(is_there)
     }
 
-    /// Returns the number of replicas whose log has reached `end`.
+    /// Returns the number of replicas whose log has reached `end_offset`.
     fn in_sync(&self, end: ReplOffset) -> usize {
         self.replicas().filter(|(_, acknowledged)| *acknowledged >= end).count()
     }

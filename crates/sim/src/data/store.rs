@@ -144,7 +144,7 @@ impl ReplicaState {
         }
     }
 
-    /// Returns whether the RDB file covers the log up to `end`.
+    /// Returns whether the RDB file covers the log up to `end_offset`.
     pub(super) fn is_saved_at(&self, end: ReplOffset) -> bool {
         self.saved.as_ref().is_some_and(|(_, position)| position.offset >= end)
     }
