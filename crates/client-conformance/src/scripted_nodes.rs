@@ -329,7 +329,7 @@ impl SharedState {
         }
     }
 
-    /// Sends output that is due now. Returns actions that take time unchanged.
+    /// Sends output that is due now. An action that takes time is not performed but returned.
     fn perform_immediate(&self, action: ConnectionAction) -> Option<ConnectionAction> {
         let ConnectionAction::Send(id, bytes) = &action else { return Some(action) };
         let stream = lock(&self.streams).get(id).map(Arc::clone);

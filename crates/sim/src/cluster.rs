@@ -585,9 +585,8 @@ impl ClusterWorld {
                 self.takeovers.record_vote(voter, candidate);
                 self.check_invariants(&ClusterObservation::Voted { voter, epoch, candidate });
             }
-            // The worst case is a crash right after a vote and a restart before the election ends. It is made frequent
-            // when `UnsavedVotes` is injected, because the test of that bug checks that it is detected, not how rarely
-            // it occurs.
+            // A crash right after a vote and a restart before the election ends is the worst case. It is made frequent
+            // when `UnsavedVotes` is injected, because the test of that bug only has to show that it is detected.
             let often =
                 if self.simulation.plan.injected_bug == Some(InjectedBug::UnsavedVotes) { 50 } else { 5 };
             if !self.simulation.healed && self.simulation.random.percent(often) {

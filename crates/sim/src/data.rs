@@ -381,7 +381,7 @@ impl<E: Debug> Simulation<E> {
         self.plan_data_tick(host);
     }
 
-    /// Occasionally saves RDB files, expires keys and disturbs disks, and drives blocked clients.
+    /// Occasionally saves RDB files, expires keys and injects disk faults. Lets blocked clients continue.
     pub(crate) fn run_maintenance(&mut self) {
         for host in 0..self.data.stores.len() {
             if self.random.percent(2) && self.is_running(host) {

@@ -1,4 +1,4 @@
-//! Tests verdicts on handmade runs.
+//! Tests verdicts on hand-written runs.
 
 use serde_json::json;
 

@@ -382,7 +382,7 @@ impl<E: Debug> Simulation<E> {
         self.data.stores[host].copies_wanted = CopyWaiters::default();
     }
 
-    /// Occasionally makes the disk fail or run full, or requests a rewrite.
+    /// Occasionally makes the disk fail or run full, or requests a rewrite of the append-only file.
     pub(super) fn try_disk(&mut self, host: usize) {
         let healed = self.healed;
         let Some(DataFile { disk, aof, .. }) = &mut self.data.stores[host].file else { return };
