@@ -276,7 +276,7 @@ fn on_tick<P: SimulatedSystem>(system: &mut P, host: usize, incarnation: u64) {
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Creates a simulation without processes. `longest_latency` is in milliseconds.
+    /// Creates a simulation without processes. `max_latency` is in milliseconds.
     pub(crate) fn new(
         plan: Plan,
         random: RandomSource,

@@ -43,8 +43,8 @@ pub(super) enum NextAttempt {
     TryAny,
 }
 
-/// Derives the client's next step from the replies to `sent` commands. Returns `None` if they were served; errors that
-/// are not redirections count as replies.
+/// Derives the client's next step from the replies to `sent_count` commands. Returns `None` if they were served; errors
+/// that are not redirections count as replies.
 pub(super) fn next_attempt(replies: &[Value], sent: usize) -> Option<NextAttempt> {
     let errors = replies.iter().filter_map(|reply| match reply {
         Value::Error(text) => Some(text.as_str()),

@@ -271,7 +271,7 @@ impl ReplicaState {
             && !gate.contains(NodeFlags::READ_ONLY_REPLICA)
     }
 
-    /// Executes a client's pipeline, after ASKING if `asking` is set. Returns the client's next step if the pipeline
+    /// Executes a client's pipeline, after ASKING if `is_asking` is set. Returns the client's next step if the pipeline
     /// was not served, and the effects.
     pub(super) fn serve(
         &mut self,

@@ -42,7 +42,7 @@ impl Saves {
 }
 
 impl NodeWorld {
-    /// Saves all data. With `serving`, other events happen during the save.
+    /// Saves all data. With `serves_clients`, other events happen during the save.
     pub(super) fn save(&mut self, incarnation: &mut RunningNode, serving: bool) {
         let (state, at) = incarnation.take_snapshot();
         self.trace(&format!("a save is cut at {}", at.offset));
