@@ -51,7 +51,7 @@ mod waits;
 mod whole_moves;
 mod writes;
 
-/// The wall-clock time at the beginning of a run.
+/// The wall-clock time when the simulated monotonic clock is zero.
 const WALL: i64 = 1_700_000_000_000;
 /// Interval at which an operation that needs a locked slot is retried.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_micros(300);

@@ -58,7 +58,7 @@ impl ReplicaState {
 
 impl<E: Debug> Simulation<E> {
     /// Announces a slot change to the replicas of `host`. Returns the offset that they must acknowledge and their
-    /// number; `None` if no replica can read the announcement.
+    /// number; `None` if a connected replica would not understand the announcement.
     pub(crate) fn say_slot_change(
         &mut self,
         host: usize,

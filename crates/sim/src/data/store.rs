@@ -136,7 +136,7 @@ impl ReplicaState {
         begun_in == self.history && begun_in.is_multiple_of(2)
     }
 
-    /// Saves the RDB file if the data is in a consistent state.
+    /// Saves the RDB file, unless the process has an append-only file or the data is not in a consistent state.
     pub(super) fn save(&mut self) {
         if self.file.is_none() && self.can_snapshot() && self.log.is_open() {
             let position = self.log.position();
