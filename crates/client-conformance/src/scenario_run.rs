@@ -50,7 +50,7 @@ pub struct StepResult {
     pub expectation: Expectation,
     /// The attempts in order; the last one decides the step's result.
     pub attempts: Vec<Attempt>,
-    /// For message steps: whether the message arrived.
+    /// Whether the expected message arrived, if the step waits for a message.
     pub message_arrived: bool,
 }
 

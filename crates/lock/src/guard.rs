@@ -169,7 +169,7 @@ impl Guard {
             token: self.token,
             is_left: false,
         };
-        // If this future is dropped while it waits, the new guard is dropped as well, which the task is told.
+        // If this future is dropped while it waits, the new guard is dropped as well, so it is no longer counted.
         to_result(&answered.await)?;
         Ok(entered)
     }

@@ -157,7 +157,7 @@ fn releasing_a_lock_taken_by_others_fails() {
 enum RandomEvent {
     /// Time passes without an event.
     PassTime(u64),
-    /// An owner checks its clock. Paused owners do not.
+    /// An owner that is not paused checks its clock.
     CheckLease(usize),
     /// The server executes one of the pending requests.
     ServeRequest(usize),
@@ -421,7 +421,6 @@ proptest! {
     }
 }
 
-/// The model detects every injected bug.
 #[test]
 fn model_detects_injected_bugs() {
     use proptest::strategy::ValueTree;

@@ -320,8 +320,8 @@ impl ClusterWorld {
         for host in 0..self.hosts.len() {
             let gossip = self.gossip(host);
             let strangers = |gossip: &Gossip| {
-                // No running node knows the new address of a node that changed it, so the node must be introduced
-                // again.
+                // Other nodes know a node only by its old address if it changed its address while none of them knew it.
+                // It must then be introduced again.
                 let known = |other: usize| {
                     let node = gossip.node(ids[other]);
                     node.is_some_and(|node| node.address.ip == Some(self.hosts[other].ip))

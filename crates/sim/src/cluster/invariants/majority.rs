@@ -1,5 +1,5 @@
-//! No node is elected without a majority of the masters with slots that it knows. Voters that have
-//! ceased to be masters do not count.
+//! A node is elected only with the votes of a majority of the masters with slots that it knows. Voters that are no
+//! longer masters do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
