@@ -7,8 +7,8 @@ use tempfile::{Builder, TempDir};
 
 static FOLDERS_ROOT: OnceLock<PathBuf> = OnceLock::new();
 
-/// Makes [`create_temporary_folder`] create folders in `root`, where another process can find and remove them. Only the
-/// first call has an effect.
+/// Makes this process create all later temporary folders in `root`, where another process can find and remove them.
+/// Only the first call has an effect.
 pub fn keep_folders_in(root: &Path) {
     let _ = FOLDERS_ROOT.set(root.to_owned());
 }

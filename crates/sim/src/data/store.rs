@@ -42,7 +42,7 @@ pub(super) struct UnfinishedWrite {
     pub(super) effects: [Vec<u8>; 2],
     /// The unique number that the commands wrote; `None` if they did not get that far.
     pub(super) write: Option<u64>,
-    /// The value of `ReplicaState::history` when the commands began.
+    /// The value of `ProcessState::history_number` when the commands began.
     pub(super) begun_in: u64,
     /// The rest of the client's request and its next step, if the request is not finished.
     pub(super) rest_of_request: Option<(Box<Request>, NextAttempt)>,
