@@ -40,7 +40,7 @@ impl Quantum {
         }
     }
 
-    /// Returns the cost of an allocation that only serves lookup, such as a bucket array.
+    /// Returns the cost of an allocation that only serves key lookup, such as a bucket array.
     pub(crate) fn index_allocation(self, bytes: u64) -> MemoryBreakdown {
         MemoryBreakdown { index: self.size_class(bytes) as f64, ..MemoryBreakdown::default() }
     }
@@ -52,7 +52,7 @@ impl Quantum {
 
     /// Returns the cost of a listpack with its `robj`.
     pub(crate) fn listpack(self, payload: u64, heads: u64) -> MemoryBreakdown {
-        /// These bytes are the total length, the element count and the terminator.
+        /// Total length (4 bytes), element count (2) and terminator (1).
         const LISTPACK_HEADER: u64 = 7;
         self.allocation(0, ROBJ_BYTES) + self.allocation(payload, heads + LISTPACK_HEADER)
     }

@@ -1,4 +1,4 @@
-//! Describes the data whose memory is to be predicted, and the memory of one key by purpose.
+//! Describes groups of similar keys, the input of a prediction, and breaks down the memory of one key by purpose.
 
 use std::ops::{Add, AddAssign};
 
@@ -18,7 +18,7 @@ pub struct KeyGroup {
     pub elements: u64,
     /// The mean length of a key name in bytes.
     pub key_bytes: u64,
-    /// The mean length of a field name in bytes. Types without fields do not use it.
+    /// The mean length of a field name in bytes. Unused by types without fields.
     pub field_bytes: u64,
     /// The mean length of one value in bytes: a string, a hash value, a list item, a member, or all values of a stream
     /// entry.
@@ -28,19 +28,20 @@ pub struct KeyGroup {
     pub longest_bytes: Option<u64>,
     /// Whether the keys have a time to live, which takes additional bytes.
     pub expires: bool,
-    /// Whether set members or string values are integers, which have more compact encodings.
+    /// Whether set members or string values are integers, which Redis encodes more compactly.
     pub integers: bool,
 }
 
 impl KeyGroup {
-    /// Returns the length of the longest value, which is the mean length if no other is given.
+    /// Returns the length of the longest value; it is the mean length unless `longest_bytes` is greater.
     #[must_use]
     pub fn longest_value(&self) -> u64 {
         self.longest_bytes.unwrap_or(0).max(self.value_bytes)
     }
 
-    /// Returns the length of the values other than the longest, and the length of the longest.
-    /// Their sum is the mean times the number of elements where the lengths allow it.
+    /// Returns the length of one value when one of them is the longest: first the length of each other value, then that
+    /// of the longest. The other values are shorter than the mean, so that the total stays the mean times the number of
+    /// values.
     #[must_use]
     pub fn value_lengths(&self) -> (u64, u64) {
         let (n, longest) = (self.elements_per_key(), self.longest_value());
@@ -59,7 +60,7 @@ impl KeyGroup {
     }
 }
 
-/// The memory of one key in bytes, by purpose.
+/// The memory of one key in bytes, broken down by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct MemoryBreakdown {
     /// Bytes that the client stored.
@@ -73,13 +74,13 @@ pub struct MemoryBreakdown {
 }
 
 impl MemoryBreakdown {
-    /// Returns the bytes of all four purposes together.
+    /// Returns the sum of all four components.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.payload + self.headers + self.index + self.rounding
     }
 
-    /// Returns the memory of `count` such keys or elements.
+    /// Returns the memory of `count` keys or elements that each take `self`.
     #[must_use]
     pub fn multiplied_by(self, count: f64) -> Self {
         Self {

@@ -13,9 +13,9 @@ use crate::structures::estimated::{EXPIRY_BYTES, entry_bytes};
 pub use crate::structures::estimated::{ElementCounts, KeyShape};
 
 const ENTRY_HEADER: u64 = 6;
-/// Bytes of the reference in a page to a value that is stored outside that page.
+/// Bytes that a page stores in place of a value that is allocated outside the page.
 const OVERFLOW_REFERENCE: u64 = 4;
-/// Overhead of an entry in a slot's pages, in percent of its own bytes: page header and free space.
+/// Page headers and free space, in percent of the bytes of a page's entries.
 const PAGE_OVERHEAD_PERCENT: u64 = 9;
 /// The length in bytes of the longest string value that is stored inside a page.
 const MAX_INLINE_STRING: u64 = 4095;
@@ -50,22 +50,21 @@ pub fn key_bytes(shape: &KeyShape) -> u64 {
     }
 }
 
-/// Returns the fixed cost in bytes of the slots that hold `keys` keys: each slot has one index line and a partly filled
-/// page.
+/// Returns the fixed cost in bytes of the slots that hold `keys` keys: one index line and a partly filled page per
+/// slot.
 pub fn slot_overhead_bytes(keys: u64) -> u64 {
     const SLOT_OVERHEAD: u64 = 128;
     keys.min(SLOT_COUNT as u64) * SLOT_OVERHEAD
 }
 
 impl ElementCounts {
-    /// Adds a value, or one part of a large value, to the totals.
+    /// Counts a value, or one part of a large value.
     pub fn add_key(&mut self, value: &PackedValue<'_>) {
         memory_model(value.kind()).count_elements(value, self);
     }
 }
 
-/// Returns the bytes that the general allocator uses for `len` bytes, at four size classes per
-/// doubling.
+/// Rounds `len` up to the allocator's next size class, with four classes per doubling.
 fn size_class(len: u64) -> u64 {
     let step = (len.max(16).next_power_of_two() / 8).max(16);
     len.next_multiple_of(step)

@@ -23,7 +23,7 @@ pub(crate) trait MemoryModel {
         data.value_bytes
     }
 
-    /// Returns the RDB bytes per element besides the value. `length` returns the size of a length prefix.
+    /// Returns the RDB bytes per element in addition to its value. `length` returns the size of a length prefix.
     fn rdb_overhead(&self, _data: &KeyGroup, _length: fn(u64) -> u64) -> u64 {
         0
     }
@@ -34,7 +34,7 @@ pub(crate) trait MemoryModel {
     /// Returns the memory of one value in Valkey, including the value's object.
     fn valkey_memory(&self, quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown;
 
-    /// Appends the elements numbered `numbers` to a value in this server.
+    /// Adds the sample elements with the given numbers to a key in a sample table.
     fn add_to_sample(
         &self,
         of: (&mut Table, EntryRef, &Key<'_>),
@@ -42,13 +42,13 @@ pub(crate) trait MemoryModel {
         numbers: Range<u64>,
     ) -> EntryRef;
 
-    /// Returns the metadata bytes of the elements of a value in this server, which depend on the encoding.
+    /// Returns the metadata bytes of all elements. They depend on whether the value is packed or a separate structure.
     fn metadata_bytes(&self, data: &KeyGroup, is_structure: bool) -> f64;
 
-    /// Estimates the bytes of the elements of a value that is a structure of its own.
+    /// Estimates the bytes of all elements of a large value, which is stored as a separate structure.
     fn estimate_structure(&self, shape: &KeyShape) -> u64;
 
-    /// Adds the elements of a value, or of one part of it, to `seen`.
+    /// Adds the elements of a value, or of one part of a large value, to the counts.
     fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts);
 }
 
@@ -64,8 +64,8 @@ pub(crate) fn memory_model(kind: Kind) -> &'static dyn MemoryModel {
 }
 
 impl KeyGroup {
-    /// Returns the client bytes of one key: its name, values and field names. Scores and the field
-    /// name that the entries of a stream share are not counted.
+    /// Returns the client bytes of one key: its name, values and field names. Scores, and the field name that all
+    /// entries of a stream share, are not counted.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         self.key_bytes + memory_model(self.kind).element_bytes(self) * self.elements_per_key()

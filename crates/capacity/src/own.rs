@@ -1,9 +1,9 @@
 //! Measures the bytes per key in this server by filling a keyspace table with sample keys.
 //!
-//! The result therefore follows the real pages, index, thresholds and structures (docs/keyspace.md), also when they
-//! change. Bytes per key depend on how many keys share a slot; each slot holds 1/16384 of all keys. If these keys take
-//! more than [`MAX_SAMPLE_BYTES`] per slot, fewer keys are stored, because beyond that size the fill level hardly
-//! matters. Large collections are sampled likewise.
+//! The measurement uses the real pages, index, thresholds and structures (docs/keyspace.md), so it stays correct when
+//! they change. Bytes per key depend on how many keys share a slot; each slot holds 1/16384 of all keys. If these keys
+//! take more than [`MAX_SAMPLE_BYTES`] per slot, fewer keys are stored, because the fill level hardly changes beyond
+//! that size. Large collections are sampled likewise.
 
 use std::iter;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +15,7 @@ use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::kinds::memory_model;
 use crate::structures::own::{format_number, sample_value};
 
-/// Returns how many bytes this thread has allocated from the general allocator and not freed.
+/// Returns the net number of bytes that this thread has allocated from the general allocator.
 pub type HeapCounter = fn() -> i64;
 
 /// Approximate limit in bytes of the sample data per slot.
@@ -24,13 +24,13 @@ const MAX_SAMPLE_BYTES: u64 = 24 << 20;
 const MAX_SAMPLE_ELEMENTS: u64 = 200_000;
 /// The number of elements added per command.
 const ELEMENTS_PER_COMMAND: u64 = 1000;
-/// The maximum number of filled slots. Slots with few keys vary, so many of them are averaged.
+/// The maximum number of filled slots. A slot with few keys is not representative, so many slots are averaged.
 const MAX_SAMPLE_SLOTS: u64 = 1024;
 const MIN_SAMPLE_KEYS: u64 = 20_000;
 /// Bytes of the header of a key's entry, and of its expiry time.
 const ENTRY_HEADER: f64 = 6.0;
 const EXPIRY_BYTES: f64 = 6.0;
-/// Limits of the packed encoding. A larger collection is a structure of its own.
+/// Limits of the packed encoding. A larger collection is stored as a separate structure.
 const MAX_PACKED_ELEMENTS: u64 = 512;
 const MAX_PACKED_BYTES: u64 = 8 << 10;
 
@@ -38,7 +38,7 @@ const MAX_PACKED_BYTES: u64 = 8 << 10;
 #[must_use]
 pub fn sampled_memory(data: &KeyGroup, keys: u64, heap: HeapCounter) -> MemoryBreakdown {
     if data.elements > MAX_SAMPLE_ELEMENTS {
-        // With this many elements the key itself is negligible.
+        // The key itself is negligible in a collection of this size, so the result is scaled from a smaller one.
         let part = KeyGroup { elements: MAX_SAMPLE_ELEMENTS, ..data.clone() };
         return sampled_memory(&part, keys, heap)
             .multiplied_by(data.elements as f64 / MAX_SAMPLE_ELEMENTS as f64);
@@ -46,7 +46,7 @@ pub fn sampled_memory(data: &KeyGroup, keys: u64, heap: HeapCounter) -> MemoryBr
     let keys = keys.max(1);
     let per_slot = keys as f64 / SLOT_COUNT as f64;
     let fits = (MAX_SAMPLE_BYTES / data.payload_bytes().max(1)).max(1) as f64;
-    // The fill level varies between slots; more slots average it out.
+    // The fill level varies between slots, so average over several of them.
     let slots = (MIN_SAMPLE_KEYS as f64 / per_slot).clamp(4.0, MAX_SAMPLE_SLOTS as f64);
     let slots = slots.min(fits / per_slot.max(1e-9)).max(1.0) as u64;
     let in_all = (per_slot * slots as f64).min(fits).max(1.0).round() as u64;
@@ -56,8 +56,8 @@ pub fn sampled_memory(data: &KeyGroup, keys: u64, heap: HeapCounter) -> MemoryBr
     MemoryBreakdown { payload, headers, index, rounding: (held - payload - headers - index).max(0.0) }
 }
 
-/// Returns memory that is resident but unused: free pool space, and jemalloc's offset for
-/// page-sized runs, which start at a random cache line of their first page.
+/// Returns the memory that is resident but unused: free pool space, and the page that jemalloc adds to a large
+/// allocation to start it at a random cache line.
 fn unused_resident_bytes(data: &KeyGroup, used: f64) -> f64 {
     const FREE_POOL_FRACTION: f64 = 0.02;
     const LARGE_ALLOCATION: u64 = 14 << 10;
@@ -67,8 +67,8 @@ fn unused_resident_bytes(data: &KeyGroup, used: f64) -> f64 {
         + if is_string && data.value_bytes > LARGE_ALLOCATION { PAGE_BYTES } else { 0.0 }
 }
 
-/// Returns the bytes in use after storing `keys` keys, and the lookup bytes among them. Calls are
-/// serialized because the memory pool is shared by the process.
+/// Stores `keys` keys and returns the bytes in use, and how many of them serve lookup. Calls are serialized because all
+/// threads share the memory pool.
 fn measure_sample(data: &KeyGroup, keys: u64, slots: u64, heap: HeapCounter) -> [i64; 2] {
     static MEASUREMENT_LOCK: Mutex<()> = Mutex::new(());
     let _guard = MEASUREMENT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,14 +77,14 @@ fn measure_sample(data: &KeyGroup, keys: u64, slots: u64, heap: HeapCounter) -> 
     let in_use = || heap() + pool_used_bytes() as i64;
     let before = in_use();
     for number in 0..keys {
-        // The sample key goes to a pseudo-random slot.
+        // Assign the sample key to a pseudo-random slot.
         let chance =
             number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let table = &mut tables[((chance >> 33) % slots) as usize];
         let name = format_number(number, data.key_bytes);
         store_sample_key(table, &keyspace.key(&name), data);
     }
-    // Tables are compacted as a server does within seconds.
+    // Compact the tables, as a server does within seconds.
     for table in &mut tables {
         table.compact(usize::MAX);
     }

@@ -12,7 +12,7 @@ use crate::{own, redis, valkey};
 /// A server software whose memory use is predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlannedServer {
-    /// This server, which is measured with a sample.
+    /// This server, which is measured by storing sample keys.
     Redoubt,
     /// Redis 7.0, as packaged by Debian.
     Redis7,
@@ -37,8 +37,8 @@ impl PlannedServer {
         }
     }
 
-    /// Returns the bytes of one key. `groups` is the number of keys in the cluster, `inputs` the number of keys in one
-    /// shard.
+    /// Returns the bytes of one key of the group `data`. Redis and Valkey depend on the number of keys per shard, this
+    /// server on the number of keys in the cluster.
     #[must_use]
     pub fn bytes_per_key(
         self,
@@ -72,11 +72,11 @@ impl PlannedServer {
 pub struct ModelInputs {
     /// The jemalloc quantum with which Redis and Valkey were built.
     pub quantum: Quantum,
-    /// Reads how many bytes this thread has allocated, to measure this server.
+    /// Returns the net number of bytes that this thread has allocated; used to measure this server.
     pub heap: own::HeapCounter,
 }
 
-/// What the planned nodes must be able to hold: replicas, growth, headroom and node size.
+/// What the planned cluster must satisfy: replicas, growth, headroom and node size.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanRequirements {
     /// The number of replicas per master.
@@ -85,7 +85,7 @@ pub struct PlanRequirements {
     pub growth: f64,
     /// The fraction of a node's memory to keep free: 0.3 means 30 %.
     pub headroom: f64,
-    /// The memory of one node in bytes.
+    /// The memory available on one node, in bytes.
     pub node_memory: u64,
     /// The bandwidth between nodes in bytes per second, for the duration of a full resync.
     pub bandwidth: u64,
@@ -100,7 +100,7 @@ pub struct CapacityPlan {
     pub server: &'static str,
     /// The memory of one key, averaged over all groups.
     pub per_key: MemoryBreakdown,
-    /// Bytes of one copy of the data today.
+    /// Bytes of one copy of the data before the growth.
     pub total: f64,
     /// Bytes of one copy of the data after the growth.
     pub grown: f64,
@@ -112,7 +112,7 @@ pub struct CapacityPlan {
     pub per_node: f64,
     /// The bytes that a full resync of one replica sends after the growth.
     pub sync_bytes: f64,
-    /// The duration of such a full resync in seconds, at the given bandwidth.
+    /// The duration of a full resync in seconds, at the required bandwidth.
     pub sync_seconds: f64,
 }
 
@@ -125,16 +125,15 @@ pub fn plan_capacity(groups: &[KeyGroup], requirements: &PlanRequirements) -> Ve
 fn plan_server(server: PlannedServer, groups: &[KeyGroup], requirements: &PlanRequirements) -> CapacityPlan {
     let growth = 1.0 + requirements.growth;
     let keys: u64 = groups.iter().map(|data| data.keys).sum();
-    // The fill level of tables depends on the keys per shard, and the number of shards depends on the bytes, so the
-    // plan is computed twice.
+    // Bytes per key depend on the keys per shard, and the number of shards depends on the bytes per key, so the plan is
+    // computed twice.
     let mut shards = 1;
     let mut sum = MemoryBreakdown::default();
     for _ in 0..2 {
         sum = MemoryBreakdown::default();
         for data in groups {
             let here = (data.keys / shards).max(1);
-            // All keys share the server's hash tables, so the load factor follows the total number
-            // of keys.
+            // All keys of a server share its hash tables, so the load factor follows their total number.
             let of_key =
                 server.bytes_per_key(data, requirements.models, keys.max(1), here.max(keys / shards));
             sum += of_key.multiplied_by(data.keys as f64);

@@ -6,7 +6,7 @@ use crate::kinds::memory_model;
 use crate::structures::redis::ENTRY_BYTES;
 pub use crate::structures::redis::RedisVersion;
 
-/// Returns the bytes of one key in a server that holds `keys` keys.
+/// Returns the bytes of one key of the group `data` in a server that holds `keys` keys.
 #[must_use]
 pub fn bytes_per_key(data: &KeyGroup, version: RedisVersion, quantum: Quantum, keys: u64) -> MemoryBreakdown {
     let keys = keys.max(1);

@@ -1,4 +1,4 @@
-//! Memory of the structures that hold elements, per server. The models of value types combine them.
+//! Memory of the structures that store elements, one module per server. The models of the value types combine them.
 
 pub(crate) mod estimated;
 pub(crate) mod own;

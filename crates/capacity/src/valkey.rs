@@ -8,14 +8,14 @@ use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::kinds::memory_model;
 use crate::structures::valkey::{POINTER_BYTES, bucket_bytes};
 
-/// Bytes of an object without its pointer, and of the length prefix of an embedded key.
+/// Bytes of an object without its value pointer, and of the length prefix of an embedded key.
 const OBJECT_HEADER: u64 = 8;
 const KEY_HEADER: u64 = 1;
 const EXPIRY_BYTES: u64 = 8;
-/// The maximum bytes of an object that embeds its key and value.
+/// The maximum size in bytes of an object that embeds its key and value.
 const MAX_EMBEDDED_OBJECT: u64 = 128;
 
-/// Returns the bytes of one key in a server that holds `keys` keys.
+/// Returns the bytes of one key of the group `data` in a server that holds `keys` keys.
 #[must_use]
 pub fn bytes_per_key(data: &KeyGroup, quantum: Quantum, keys: u64) -> MemoryBreakdown {
     let keys = keys.max(1);
@@ -32,7 +32,7 @@ pub fn bytes_per_key(data: &KeyGroup, quantum: Quantum, keys: u64) -> MemoryBrea
         let object = quantum.allocation(data.key_bytes, head + POINTER_BYTES);
         return places + object + if data.integers { MemoryBreakdown::default() } else { quantum.sds(len) };
     }
-    // The value's `robj`, separate in Redis, is merged with the key.
+    // Redis has a separate `robj` for the value; Valkey merges it with the key's object.
     let object = quantum.allocation(data.key_bytes, head + POINTER_BYTES);
     let own = MemoryBreakdown { headers: -(ROBJ_BYTES as f64), ..MemoryBreakdown::default() };
     places + object + memory_model(data.kind).valkey_memory(quantum, data) + own

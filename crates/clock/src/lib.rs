@@ -1,21 +1,20 @@
 //! Defines the time types of the pure crates.
 //!
-//! Pure crates never read a clock: their driver passes the time in. [`Instant`] is monotonic and
-//! serves timeouts. [`Millis`] is wall-clock time, which may jump; it serves times that users see
-//! and that are stored (expiry times, `LASTSAVE`, `ping_sent`). They are distinct types so that
-//! they cannot be mixed.
+//! Pure crates never read a clock: their caller passes the time in. [`Instant`] is monotonic and serves timeouts.
+//! [`Millis`] is wall-clock time, which may jump; it serves times that users see and that are stored (expiry times,
+//! `LASTSAVE`, `ping_sent`). They are distinct types so that they cannot be mixed up.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
-/// A point of a monotonic clock, in microseconds since an origin that the driver chooses.
+/// A point in time of a monotonic clock, in microseconds since an origin that the caller chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The driver's origin, microsecond zero.
+    /// The origin of the clock, microsecond zero.
     pub const ORIGIN: Self = Self(0);
 
     /// Returns the instant `micros` microseconds after the origin.

@@ -1,21 +1,21 @@
-//! The append-only file (AOF): its manifest, and where complete commands end.
+//! The append-only file (AOF): its manifest, its base, and a check for complete commands.
 //!
-//! An AOF consists of a base (the data at some moment, as an RDB or as commands) and increments (the commands
-//! since then), each in its own file. A manifest lists them in order:
+//! An AOF consists of a base (the data at some moment, as an RDB or as commands) and increments (the commands since
+//! then), each in its own file. A manifest lists the files in order:
 //!
 //! ```text
 //! file appendonly.aof.2.base.rdb seq 2 type b
 //! file appendonly.aof.4.incr.aof seq 4 type i
 //! ```
 //!
-//! Type `h` marks files to be deleted. A rewrite first starts a new increment, then writes the base, and only
-//! then the manifest that names it: after a crash in between, the old base and all increments are still
-//! valid. The format is that of Redis 7.
+//! Type `h` marks files to be deleted. A rewrite first starts a new increment, then writes the base, and only then the
+//! manifest that names the base: after a crash before that, the old base and all increments are still valid. The format
+//! is that of Redis 7.
 //!
-//! A line between commands that starts with `#` is an annotation, which every reader skips: `#TS:` with Unix
-//! seconds, as in Redis, and `#REPL:` with the position of the following commands in the replication stream
-//! ([`ReplAnnotation`]). A position of forty zeros says that the following commands are not those of the stream, up to
-//! the next annotation.
+//! A line between commands that starts with `#` is an annotation, which every reader skips: `#TS:` with Unix seconds,
+//! as in Redis, and `#REPL:` with the position of the following commands in the replication stream
+//! ([`ReplAnnotation`]). A `#REPL:` annotation whose replication id is forty zeros says that the commands up to the
+//! next annotation are not part of the stream.
 
 use std::fmt;
 

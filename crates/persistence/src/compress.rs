@@ -1,32 +1,32 @@
 //! LZF compression for long RDB strings.
 //!
-//! Compressed data is a sequence of literal runs (a byte below 32 with the length minus one, then the bytes)
-//! and back references (three bits of length minus two and five bits of distance, an extra length byte if the
-//! three bits are full, then the low byte of the distance). Distances reach 8192 bytes; references are 3 to
-//! 264 bytes long.
+//! Compressed data is a sequence of literal runs (a byte below 32 with the length minus one, then the bytes) and back
+//! references (three bits of length minus two and five bits of distance, an extra length byte if the three bits are
+//! full, then the low byte of the distance). Distances reach 8192 bytes; references are 3 to 264 bytes long.
 //!
-//! Decompression uses the `lzf` crate. Its compressor clears half a megabyte of table per string, a hundred
-//! times the cost of a short value, and a snapshot compresses millions of those. Here the table persists
-//! between strings: positions keep counting, and a position below the start of the current string is invalid.
+//! Decompression uses the `lzf` crate. Its compressor is not used, because it clears a table of half a megabyte per
+//! string, which takes a hundred times as long as compressing a short value, and a snapshot compresses millions of
+//! those. This compressor never clears its table between strings: positions keep counting, and a table entry below the
+//! start of the current string is invalid.
 
 const TABLE_BITS: u32 = 13;
-/// Base-2 logarithm of the table size for short strings, small enough that the used part stays in the L1 cache.
+/// Base-2 logarithm of the table size for short strings, small enough for the L1 cache.
 const SHORT_TABLE_BITS: u32 = 9;
 const SHORT_INPUT: usize = 1 << SHORT_TABLE_BITS;
-/// Number of positions that are recorded inside a repetition; recording all positions of a long one is not worth the
-/// time.
+/// Number of positions recorded inside a back reference. Recording all positions of a long one costs more time than it
+/// saves space.
 const RECORDED_IN_REFERENCE: usize = 2;
 const MAX_DISTANCE: usize = 1 << 13;
 const MAX_REFERENCE: usize = 264;
 const MAX_LITERALS: usize = 32;
-/// The best possible compression ratio: three bytes for 264.
+/// The best possible compression ratio: three compressed bytes for 264 bytes.
 const MAX_RATIO: u64 = 264 / 3;
 
 /// A reusable LZF compressor.
 #[derive(Debug)]
 pub(crate) struct Compressor {
     positions: Box<[u32]>,
-    /// Position of the current string's first byte. Never zero, which marks an empty table cell.
+    /// Position of the current string's first byte. Positions start at one, because zero marks an empty table entry.
     base_position: u32,
 }
 
@@ -37,8 +37,8 @@ impl Default for Compressor {
 }
 
 impl Compressor {
-    /// Compresses `data` into `out`, replacing its content. Returns whether the result has at most `max_len`
-    /// bytes; otherwise `out` is meaningless.
+    /// Compresses `data` into `out`, replacing its content. Returns whether the result has at most `max_len` bytes; if
+    /// not, the content of `out` is incomplete and must be discarded.
     pub(crate) fn compress(&mut self, data: &[u8], max_len: usize, out: &mut Vec<u8>) -> bool {
         let Ok(len) = u32::try_from(data.len()) else { return false };
         if self.base_position.checked_add(len).is_none() {
@@ -75,14 +75,15 @@ impl Compressor {
         out.len() <= max_len
     }
 
-    /// Returns an earlier position in reach with the same three bytes as `at`, and records `at` in its place.
+    /// Returns an earlier position within reach that has the same three bytes as `at`, and records `at` for them
+    /// instead.
     #[inline]
     fn find_match(&mut self, data: &[u8], at: usize, shift: u32) -> Option<usize> {
         let earlier = self.record_position(data, at, shift).checked_sub(self.base_position)? as usize;
         (at - earlier <= MAX_DISTANCE && data[earlier..earlier + 3] == data[at..at + 3]).then_some(earlier)
     }
 
-    /// Records a position by its three bytes and returns the previous one.
+    /// Records a position under the hash of its three bytes and returns the position that was recorded there before.
     #[inline]
     fn record_position(&mut self, data: &[u8], at: usize, shift: u32) -> u32 {
         let word = u32::from_be_bytes([0, data[at], data[at + 1], data[at + 2]]);
@@ -91,7 +92,7 @@ impl Compressor {
     }
 }
 
-/// Returns the length of the common prefix, up to the maximum reference length. The ranges may overlap.
+/// Returns the length of the common prefix of two slices, limited to the maximum reference length.
 fn common_prefix_len(earlier: &[u8], here: &[u8]) -> usize {
     let most = here.len().min(MAX_REFERENCE);
     let (earlier, here) = (&earlier[..most], &here[..most]);
@@ -127,8 +128,8 @@ fn reference(distance: usize, len: usize, out: &mut Vec<u8>) {
     out.push(distance as u8);
 }
 
-/// Decompresses `data`; `None` unless the result has exactly `len` bytes. Memory is reserved only if `data`
-/// is long enough to expand to `len`.
+/// Decompresses `data`; returns `None` unless the result has exactly `len` bytes. Memory is allocated only if `data` is
+/// long enough to expand to `len` bytes.
 pub(crate) fn decompress(data: &[u8], len: u64) -> Option<Vec<u8>> {
     if len > (data.len() as u64).saturating_mul(MAX_RATIO) {
         return None;

@@ -1,6 +1,6 @@
-//! Decodes RDB lengths and strings; the counterpart of `encode` with bounds checks.
+//! Decodes RDB lengths and strings; the inverse of `encode`, with bounds checks.
 //!
-//! Memory for a string grows with the bytes received, never with the announced length.
+//! A string's buffer grows with the bytes received, so that a false length cannot allocate much memory.
 
 use std::io::{self, Read};
 
@@ -9,13 +9,13 @@ use crate::compress::decompress;
 use crate::encode::{LEN_32_BITS, LEN_64_BITS, STRING_INT8, STRING_INT16, STRING_INT32, STRING_LZF};
 use crate::error::{RdbError, RdbErrorReason};
 
-/// Number of bytes read at once, and the step by which a string buffer grows.
+/// Number of bytes read at once, and by which a string buffer grows.
 const WINDOW: usize = 64 * 1024;
 
 /// A length, or the marker of a special encoding in place of a length.
 enum Prefix {
     Len(u64),
-    /// The following string has this special encoding.
+    /// The string that follows has this special encoding.
     Special(u8),
 }
 
@@ -28,10 +28,10 @@ pub(crate) struct Source<R> {
     window_len: usize,
     bytes_before_window: u64,
     checksum: Option<Checksum>,
-    /// Offset in the window up to which the checksum is computed.
+    /// Offset in the window of the first byte that the checksum does not yet include.
     checksummed: usize,
     max_string: u64,
-    /// Reused buffer for the compressed form of a string.
+    /// Reusable buffer for the compressed bytes of a string.
     compressed: Vec<u8>,
 }
 
@@ -84,7 +84,7 @@ impl<R: Read> Source<R> {
         Ok(bytes)
     }
 
-    /// Reads a length; special strings are an error.
+    /// Reads a length. A special string encoding in its place is an error.
     pub(crate) fn len(&mut self) -> Result<u64, RdbError> {
         match self.prefix()? {
             Prefix::Len(len) => Ok(len),
@@ -139,7 +139,7 @@ impl<R: Read> Source<R> {
         Ok(())
     }
 
-    /// Appends `len` bytes, growing `out` as they arrive.
+    /// Appends the next `len` bytes of the input, growing `out` as they arrive.
     fn append_bytes(&mut self, len: u64, out: &mut Vec<u8>) -> Result<(), RdbError> {
         if len > self.max_string {
             return Err(self.error(RdbErrorReason::StringTooLong(len)));
@@ -157,7 +157,7 @@ impl<R: Read> Source<R> {
         Ok(())
     }
 
-    /// Reads the next window when this one is used up.
+    /// Reads the next window once the current one is used up.
     fn refill(&mut self) -> Result<(), RdbError> {
         debug_assert_eq!(self.position, self.window_len);
         if let Some(checksum) = &mut self.checksum {

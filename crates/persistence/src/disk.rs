@@ -1,13 +1,13 @@
-//! File operations on one directory, implemented by a driver.
+//! File operations on one directory, implemented by the caller.
 //!
-//! Any call may fail with none, some or all of its effect done. A file's content is durable after syncing the
-//! file, its name after syncing the directory.
+//! A call that fails may have had no effect, or a part of its effect, or all of it. The content of a file is durable
+//! once the file is synced, its name once the directory is synced.
 
 use std::fmt::Debug;
 use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
 
-/// The files of a directory, which may not exist yet.
+/// A directory, which may not exist yet, and its files.
 #[expect(clippy::missing_errors_doc, reason = "each may bring the error that the system reports")]
 pub trait Disk: Debug {
     /// A file opened for appending.
@@ -23,7 +23,7 @@ pub trait Disk: Debug {
     /// Creates the directory unless it exists.
     fn create_folder(&self) -> io::Result<()>;
 
-    /// Creates an empty file, replacing one with this name.
+    /// Creates an empty file, replacing any file with this name.
     fn create(&self, name: &str) -> io::Result<()>;
 
     /// Opens a file for appending.
@@ -32,8 +32,9 @@ pub trait Disk: Debug {
     /// Makes the contents of an open file durable (fsync).
     fn sync_file(&self, file: &Self::File) -> io::Result<()>;
 
-    /// Rewrites the last bytes of a file. Pages whose write-back failed in an earlier process may exist only in the
-    /// page cache, and the next fsync would report them as written; after rewriting, an fsync really writes them.
+    /// Rewrites the last bytes of a file with their current content. Pages whose write-back failed in an earlier
+    /// process may exist only in the page cache, and the next fsync would wrongly report them as written; after the
+    /// rewrite, fsync writes them to disk.
     fn overwrite(&self, name: &str) -> io::Result<()>;
 
     /// Truncates an open file to `len` bytes.
@@ -54,7 +55,7 @@ pub trait Disk: Debug {
     /// Renames a temporary file to `name`, replacing an existing file.
     fn rename(&self, file: Self::Temporary, name: &str) -> io::Result<()>;
 
-    /// Deletes a file. The deletion is durable after [`Disk::sync`].
+    /// Deletes a file. The deletion becomes durable with [`Disk::sync`].
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Lists the names of all files in the directory.
@@ -66,10 +67,10 @@ pub trait Disk: Debug {
     /// Truncates a file that is not open for appending to `len` bytes, durably.
     fn truncate(&self, name: &str, len: u64) -> io::Result<()>;
 
-    /// Makes created, renamed and deleted names durable (fsync of the directory).
+    /// Makes the creation, renaming and deletion of files durable (fsync of the directory).
     fn sync(&self) -> io::Result<()>;
 
-    /// Returns whether this is a temporary file whose creating process has ended.
+    /// Returns whether this is the name of a temporary file whose creating process has ended.
     fn is_abandoned_temporary(&self, name: &str) -> bool;
 
     /// Returns the path of a file, for messages to users.

@@ -1,5 +1,5 @@
-//! The payload of DUMP and RESTORE: a type code, the value, the format version (two bytes, little-endian) and
-//! the CRC64 of everything before it.
+//! The payload of DUMP and RESTORE: a type code, the value, the format version (two bytes, little-endian) and a CRC64
+//! of all preceding bytes.
 
 use keyspace::{DetachedValue, EncodingLimits, PackedValue, Value};
 
@@ -15,7 +15,7 @@ use crate::{Checks, Dialect, VALKEY_WRITTEN_VERSION, Versions};
 const VERSION_LEN: usize = 2;
 const CHECKSUM_LEN: usize = 8;
 
-/// Why a payload was rejected. [`std::fmt::Display`] gives the client's error text.
+/// Why a payload was rejected. [`std::fmt::Display`] gives the error text sent to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
     /// The version is not supported, or the checksum does not match.
@@ -32,7 +32,7 @@ impl From<RdbError> for RestoreError {
     }
 }
 
-/// Serializes a value as DUMP does.
+/// Serializes a value in the format of DUMP.
 #[must_use]
 pub fn dump(value: &Value<'_>, dialect: Dialect, compress: bool) -> Vec<u8> {
     const NO_EXPIRY: &str = "writing to memory does not fail";
@@ -49,14 +49,14 @@ pub fn dump(value: &Value<'_>, dialect: Dialect, compress: bool) -> Vec<u8> {
 /// A deserialized value.
 #[derive(Debug)]
 pub enum RestoredValue<'a> {
-    /// A complete value in packed form.
+    /// A complete value in its packed encoding.
     Whole(PackedValue<'a>),
-    /// A value too large to be held twice, already in its large form.
+    /// A value that was too large to be decoded at once, so it was assembled from its parts.
     Multipart(DetachedValue),
 }
 
-/// Deserializes a DUMP payload, using `buffer` for its memory. `limits` decides the OBJECT ENCODING of a
-/// collection; `checks` how thoroughly the payload is validated.
+/// Deserializes a DUMP payload into `buffer`. `limits` are the thresholds for the OBJECT ENCODING of a collection;
+/// `checks` says how thoroughly the payload is validated.
 ///
 /// # Errors
 /// A wrong checksum or version, or a malformed value.
@@ -93,7 +93,7 @@ pub fn restore<'a>(
     }
 }
 
-/// Serializes function libraries as FUNCTION DUMP does.
+/// Serializes function libraries in the format of FUNCTION DUMP.
 #[must_use]
 pub fn dump_functions<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     const NO_EXPIRY: &str = "writing to memory does not fail";
@@ -132,8 +132,8 @@ pub fn restore_functions(
     Ok(codes)
 }
 
-/// Corrects the checksum of a payload (DEBUG SET-SKIP-CHECKSUM-VALIDATION); `None` if it is too short to have
-/// one.
+/// Returns the payload with a correct checksum (for DEBUG SET-SKIP-CHECKSUM-VALIDATION); `None` if it is too short to
+/// contain one.
 #[must_use]
 pub fn with_corrected_checksum(payload: &[u8]) -> Option<Vec<u8>> {
     let (covered, _) = payload.split_last_chunk::<CHECKSUM_LEN>()?;
@@ -142,7 +142,7 @@ pub fn with_corrected_checksum(payload: &[u8]) -> Option<Vec<u8>> {
     Some([covered, &expected.value().to_le_bytes()].concat())
 }
 
-/// Returns the payload without its trailer and its version, if the trailer is valid.
+/// Returns the payload without its trailer, and the format version, if version and checksum are valid.
 fn verify(payload: &[u8], versions: Versions) -> Option<(&[u8], u16)> {
     let (covered, checksum) = payload.split_last_chunk::<CHECKSUM_LEN>()?;
     let (body, version) = covered.split_last_chunk::<VERSION_LEN>()?;
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// Appends a valid version and checksum to any body.
+    /// Appends the format version and a valid checksum to a body.
     fn with_trailer(body: &[u8], version: u16) -> Vec<u8> {
         let mut payload = body.to_vec();
         payload.extend_from_slice(&version.to_le_bytes());
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn payloads_match_redis() {
-        // These payloads are replies of DUMP on Redis 7.0.
+        // Payloads that DUMP returned on Redis 7.0.
         let table: &[(&[u8], &[u8])] = &[
             (b"10", b"\x00\xc0\n\n\x00n\x9fWE\x0e\xaec\xbb"),
             (b"hello", b"\x00\x05hello\n\x00cr\xdfve4 \n"),
@@ -204,7 +204,7 @@ mod tests {
             assert_eq!(dump_value(value), payload);
             assert_eq!(restore_value(payload).as_deref(), Ok(value));
         }
-        // These payloads are replies of DUMP on Redis 8.0 and Valkey 9.1.
+        // Payloads that DUMP returned on Redis 8.0 and Valkey 9.1.
         let newer: [&[u8]; 2] = [
             b"\x00\x05hello\x0c\x00\xa8\x04\xeb\xb6\x9f\x1e\xbeC",
             b"\x00\x05helloP\x00\xacX\x16\xe7\xfbfG\xfe",
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Builds the payload of a hash with this many fields, the last one with the given name.
+    /// Builds the payload of a hash with this many fields; the last field is called `last`.
     fn dump_hash(fields: u32, last: &str) -> Vec<u8> {
         let mut encoder = Encoder::new(Vec::new(), true, false);
         encoder.byte(4).unwrap();

@@ -19,27 +19,28 @@ pub(crate) const STRING_INT16: u8 = 0xC1;
 pub(crate) const STRING_INT32: u8 = 0xC2;
 pub(crate) const STRING_LZF: u8 = 0xC3;
 
-/// Length below which a string is not compressed. As in Redis, compression must also save at least four bytes.
+/// Minimum length of a string to be compressed. As in Redis, the compressed string must also be at least four bytes
+/// shorter.
 const MIN_COMPRESSED: usize = 21;
 const MIN_GAIN: usize = 4;
-/// After `MISSES_BEFORE_SAMPLING` futile attempts, only one in `SAMPLE_INTERVAL` strings shorter than
-/// `MIN_ALWAYS_COMPRESSED` is compressed.
+/// After this many futile attempts in a row, only one in `SAMPLE_INTERVAL` strings shorter than `MIN_ALWAYS_COMPRESSED`
+/// is compressed.
 const MISSES_BEFORE_SAMPLING: u32 = 64;
 const SAMPLE_INTERVAL: u32 = 8;
 const MIN_ALWAYS_COMPRESSED: usize = 512;
-/// Length of the longest integer that has a special form: `-2147483648`.
+/// Length of the longest integer that is encoded as a number: `-2147483648`.
 const MAX_INTEGER_LEN: usize = 11;
-/// Number of buffered bytes at which the buffer is written.
+/// Number of buffered bytes at which the buffer is written out.
 const BUFFER_LEN: usize = 64 * 1024;
 
-/// Writes RDB primitives and updates the checksum.
+/// Writes RDB lengths and strings, and computes the checksum.
 #[derive(Debug)]
 pub(crate) struct Encoder<W> {
     out: W,
     buffer: Vec<u8>,
     checksum: Option<Checksum>,
     compressor: Option<Compressor>,
-    /// The compressor's last output; kept to reuse its memory.
+    /// Reusable buffer for the compressor's output.
     compressed_buffer: Vec<u8>,
     /// Number of consecutive futile compression attempts, and number of strings skipped since the last attempt.
     incompressible_strings: u32,
@@ -123,8 +124,8 @@ impl<W: Write> Encoder<W> {
         self.bytes(compressed)
     }
 
-    /// Decides whether to try compression. The strings of one server are similar, so after many futile attempts only a
-    /// sample of the short strings is tried.
+    /// Returns whether to try compressing a string of this length. The strings of one server are similar, so after many
+    /// futile attempts only a sample of the short strings is tried.
     fn should_compress(&mut self, len: usize) -> bool {
         if self.incompressible_strings < MISSES_BEFORE_SAMPLING || len >= MIN_ALWAYS_COMPRESSED {
             return true;
@@ -158,7 +159,7 @@ impl<W: Write> Encoder<W> {
         result
     }
 
-    /// Returns the checksum of everything written; zero if checksums are disabled.
+    /// Returns the checksum of everything written so far; zero if checksums are disabled.
     pub(crate) fn checksum(&mut self) -> io::Result<u64> {
         self.flush_buffer()?;
         Ok(self.checksum.as_ref().map_or(0, Checksum::value))

@@ -23,7 +23,7 @@ pub enum RdbErrorReason {
     WrongChecksum {
         /// The checksum of the content.
         expected: u64,
-        /// The checksum stored at the end.
+        /// The checksum stored at the end of the input.
         actual: u64,
     },
     /// The value type is unknown.
@@ -37,13 +37,13 @@ pub enum RdbErrorReason {
         /// The type name.
         name: &'static str,
     },
-    /// The input contains module data outside of a value.
+    /// The input contains module data that does not belong to a key.
     #[error("the file holds data of a module, which is not supported")]
     ModuleData,
     /// The value belongs to this module type.
     #[error("values of the module type '{0}' are not supported")]
     ModuleType(ModuleType),
-    /// A special string stands where a length is expected.
+    /// The input has a special string encoding where a length is expected.
     #[error("a {0} where a length must be")]
     NotALength(&'static str),
     /// The encoding of a string is unknown.
@@ -63,10 +63,10 @@ pub enum RdbErrorReason {
     /// The database number exceeds the number of configured databases.
     #[error("database number {0} is out of range")]
     DatabaseOutOfRange(u64),
-    /// The collection of this type has no elements. It was read completely, so reading can continue.
+    /// The collection of this type has no elements. It was read to its end, so the caller may skip it and continue.
     #[error("{0}")]
     Empty(&'static str),
-    /// The value is malformed in this respect.
+    /// The value is malformed; the text describes the fault.
     #[error("{0}")]
     BadValue(&'static str),
 }
@@ -76,7 +76,7 @@ pub enum RdbErrorReason {
 pub struct ModuleType([u8; 9]);
 
 impl ModuleType {
-    /// Decodes the number before a module value: nine letters of six bits, and a ten-bit version.
+    /// Decodes the number that precedes a module value: nine letters of six bits each, and a ten-bit version.
     #[must_use]
     pub fn from_number(number: u64) -> Self {
         const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -91,7 +91,7 @@ impl fmt::Display for ModuleType {
     }
 }
 
-/// The position of an error in the input, and its reason.
+/// An error in the input, with its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("at offset {offset}: {reason}")]
 pub struct RdbError {

@@ -1,12 +1,11 @@
 //! Reads and writes Redis's data formats for disk and transfer.
 //!
-//! [`RdbWriter`] and [`RdbLoader`] handle RDB streams: the files of SAVE and the payload of a full
-//! synchronization. [`dump`] and [`restore`] handle DUMP payloads, which use the same encoding with another
-//! trailer. The encodings of each type are in one file under `value/`; the two containers are independent of
-//! types.
+//! [`RdbWriter`] and [`RdbLoader`] handle RDB streams: the files of SAVE and the payload of a full resync. [`dump`] and
+//! [`restore`] handle DUMP payloads, which use the same value encodings with a different trailer. The encodings of each
+//! value type are in one file under `value/`; RDB and DUMP do not depend on value types.
 //!
-//! Invariant: for any input, a reader returns a value or an [`RdbError`] with position and reason. It never
-//! panics, and never reserves more memory than the input's own bytes can fill.
+//! Invariant: for any input, a reader returns a value or an [`RdbError`] with position and reason. It never panics, and
+//! never allocates more memory than the input's own bytes can fill.
 //!
 //! Source: the RDB file format as documented for Redis 7 and as its tools read it.
 #![forbid(unsafe_code)]
@@ -37,16 +36,15 @@ pub use rdb::{
 pub use snapshot_file::{SnapshotFile, TEMP_PREFIX};
 pub use value::ValueBuffer;
 
-/// The version that is written. Version 10 is read by every Redis since 7.0 and every Valkey, and covers
-/// every encoding that this crate writes; a higher number would only make Redis 7.0 refuse to replicate from
-/// this server.
+/// The format version that is written. Every Redis since 7.0 and every Valkey reads version 10, and it covers every
+/// encoding that this crate writes; with a higher number, Redis 7.0 would refuse to replicate from this server.
 pub const WRITTEN_VERSION: u16 = 10;
-/// First version of Valkey's own numbering, and the version that is written in Valkey's dialect.
+/// First version of Valkey's own numbering, and the version written in [`Dialect::Valkey`].
 const VALKEY_WRITTEN_VERSION: u16 = 80;
 /// Accepted versions in Redis's numbering (12 is Redis 8.0 to 8.4, 13 is Redis 8.6).
 pub(crate) const REDIS_VERSIONS: RangeInclusive<u16> = 1..=13;
-/// Accepted versions in Valkey's numbering, which starts at 80 (Valkey 9.0 and 9.1; 81 is 9.2). Such files
-/// start with `VALKEY`.
+/// Accepted versions in Valkey's numbering, which starts at 80 (80 is Valkey 9.0 and 9.1, 81 is 9.2). Files with these
+/// versions start with `VALKEY`.
 pub(crate) const VALKEY_VERSIONS: RangeInclusive<u16> = VALKEY_WRITTEN_VERSION..=81;
 
 /// How thoroughly the input is validated.
@@ -58,7 +56,7 @@ pub struct Checks {
     pub depth: Depth,
 }
 
-/// Which format versions are accepted.
+/// Which RDB format versions are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Versions {
     /// Accept only the versions known to this crate.
@@ -77,25 +75,25 @@ impl Versions {
     }
 }
 
-/// How packed encodings (ziplists, listpacks, zipmaps) are validated.
+/// How thoroughly packed encodings (ziplists, listpacks, zipmaps) are validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Depth {
-    /// Validate only what reading forward needs, since items are decoded once and stored anew.
+    /// Validate only what a forward read needs, because items are decoded once and re-encoded.
     #[default]
     HeadersOnly,
-    /// Also validate what only other readers use: counts, offsets and backward lengths.
+    /// Also validate what a forward read ignores: counts, offsets and backward lengths.
     Deep,
 }
 
-/// The format variant. Since Redis 7.4 and Valkey 9 the formats diverge, and neither server reads the other's
-/// additions, such as hashes with expiring fields. Older encodings are common to both.
+/// The variant of the RDB format. Since Redis 7.4 and Valkey 9 the formats diverge, and neither server reads the
+/// other's additions, such as hashes with expiring fields. Older encodings are common to both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dialect {
-    /// The format of Redis 7.0, which every later version reads: for servers of unknown type.
+    /// The format of Redis 7.0, which every later version of Redis and Valkey reads; for readers of unknown version.
     #[default]
     Redis,
-    /// The format of `Redis` where that loses nothing, otherwise what Redis 7.2 and Valkey read: for this server's own
-    /// files and for DUMP.
+    /// The format of Redis 7.0 if it can represent the value without loss, otherwise that of Redis 7.2 and Valkey; for
+    /// DUMP and for files that this server reads itself.
     Redoubt,
     /// The format of Valkey 9, which includes field expiry times.
     Valkey,

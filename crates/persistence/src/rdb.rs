@@ -7,8 +7,8 @@
 //! | 252 or 253, 248, 249 | attributes of the next key: expiry, idle time, access frequency |
 //! | a value type | key, value |
 //! | 243 | (Valkey 9) slots being imported: name of the import, number of ranges, first and last slot of each |
-//! | 243 | (Redis 8.6) module metadata of the next key: count, a four-byte id each, its values |
-//! | 244 | (Valkey, Redis 8) slot number, its keys and how many expire |
+//! | 243 | (Redis 8.6) module metadata of the next key: count; a four-byte id and values for each entry |
+//! | 244 | (Valkey, Redis 8) slot number, its number of keys and of keys with an expiry |
 //! | 245 | a function library |
 //! | 247 | module data |
 //! | 255 | end; eight bytes of CRC64 follow, zero if not computed |

@@ -1,11 +1,11 @@
-//! The snapshot file (`dbfilename`), which is replaced atomically: even after a power failure, an incomplete file never
-//! has this name.
+//! The snapshot file (`dbfilename`), which is replaced atomically: even after a power failure, a file with this name is
+//! complete.
 
 use std::io;
 
 use crate::Disk;
 
-/// Prefix of the names of unfinished files.
+/// Prefix of the names of temporary files.
 pub const TEMP_PREFIX: &str = "temp-";
 const TEMP_SUFFIX: &str = ".rdb";
 
@@ -17,7 +17,7 @@ pub struct SnapshotFile<D> {
 }
 
 impl<D: Disk> SnapshotFile<D> {
-    /// Describes the file called `name` in the directory of `disk`; does not access the disk.
+    /// Refers to the file called `name` in the directory of `disk`, without accessing the disk.
     pub fn new(disk: D, name: &str) -> Self {
         Self { disk, name: name.to_owned() }
     }
@@ -30,10 +30,10 @@ impl<D: Disk> SnapshotFile<D> {
         self.disk.create_temp_file(TEMP_SUFFIX)
     }
 
-    /// Makes a completely written file the current snapshot.
+    /// Renames a completely written temporary file to the snapshot file.
     ///
     /// # Errors
-    /// The error of the operating system. The current snapshot is then either the new file or the previous one.
+    /// The error of the operating system. The snapshot file is then either the new or the previous one.
     pub fn commit(&self, file: D::Temporary) -> io::Result<()> {
         self.disk.sync_temporary(&file)?;
         self.disk.rename(file, &self.name)?;
@@ -41,7 +41,7 @@ impl<D: Disk> SnapshotFile<D> {
         self.disk.sync()
     }
 
-    /// Deletes unfinished files of a server that was killed, and returns their names.
+    /// Deletes temporary files that a killed server left behind, and returns their names.
     pub fn remove_leftovers(&self) -> Vec<String> {
         let mut names = self.disk.list_names().unwrap_or_default();
         names.retain(|name| name.starts_with(TEMP_PREFIX) && name.ends_with(TEMP_SUFFIX));

@@ -1,8 +1,8 @@
 //! Value types: their type codes and encodings in an RDB.
 //!
-//! Each kind has one file with all encodings it ever had: a [`Codec`], and a [`MultipartCodec`] if its values can be
-//! large, and the commands that recreate a value in an AOF base that consists of commands. Differences between kinds
-//! are confined to this module.
+//! One file per value type implements all its encodings, old and new: a [`Codec`], and a [`MultipartCodec`] if values
+//! can be large. It also defines the commands that recreate a value in an AOF base. Differences between types are
+//! confined to this module.
 
 mod commands;
 mod duplicates;
@@ -32,51 +32,51 @@ use crate::encode::Encoder;
 use crate::error::{ModuleType, RdbError, RdbErrorReason};
 use crate::{Depth, Dialect};
 
-/// Type codes that are rejected, with their names.
+/// Type codes that are known but rejected, with their names.
 const UNSUPPORTED_TYPES: &[(u8, &str)] = &[(23, "hash with expiring fields")];
-/// Type tags of the values in module metadata of a key; zero ends the list.
+/// Type tags of the values in a key's module metadata; `META_END` ends the list.
 const META_END: u64 = 0;
 const META_SIGNED: u64 = 1;
 const META_UNSIGNED: u64 = 2;
 const META_FLOAT: u64 = 3;
 const META_DOUBLE: u64 = 4;
 const META_STRING: u64 = 5;
-/// Size in bytes above which values are read in parts, so that they are not in memory twice while being stored.
+/// Size in bytes above which a value is read in parts, so that it is never in memory twice, decoded and stored.
 const PART_BYTES: usize = 128 << 10;
 /// Type codes of module values.
 const MODULE: [u8; 2] = [6, NAMED_MODULE];
-/// Type code of a module value that starts with the number of its type.
+/// Type code of a module value that starts with a number identifying the module type.
 const NAMED_MODULE: u8 = 7;
 
-/// The RDB encoding of one kind.
+/// The RDB encodings of one value type.
 trait Codec {
-    /// All type codes that are read as this kind.
+    /// All type codes that this codec reads.
     const CODES: &'static [u8];
-    /// The value to be written.
+    /// The form in which the value is passed to the writer.
     type Value<'a>;
 
     /// Returns the type code under which the value is written.
     fn code(value: &Self::Value<'_>, dialect: Dialect) -> u8;
 
-    /// Writes the value; its key has been written before.
+    /// Writes the value. The caller has already written the type code and the key.
     fn write<W: Write>(code: u8, value: &Self::Value<'_>, out: &mut Encoder<W>) -> io::Result<()>;
 
     /// Adds the commands that recreate the value.
     fn add_commands(value: &Self::Value<'_>, out: &mut Commands);
 
-    /// Reads the value after the key: all of it, or the first part if it is [`MultipartCodec`].
+    /// Reads the value that follows the key: all of it, or for a [`MultipartCodec`] maybe only the first part.
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
 }
 
-/// A kind whose values can be too large to be held twice.
+/// A codec of values that can be too large to be in memory twice, decoded and stored.
 trait MultipartCodec: Codec {
-    /// A part to be written.
+    /// The form in which a part is passed to the writer.
     type Part<'a>;
 
-    /// Returns the type code of a value that is written in parts; every part gives the same code.
+    /// Returns the type code of a value that is written in parts. Every part of a value gives the same code.
     fn part_code(part: &Self::Part<'_>, dialect: Dialect) -> u8;
 
-    /// Writes the head of a value with `total` elements, before its first part.
+    /// Writes what precedes the first part of a value with `total` elements, such as that number.
     fn write_head<W: Write>(
         code: u8,
         total: usize,
@@ -93,7 +93,7 @@ trait MultipartCodec: Codec {
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
 }
 
-/// Holds a decoded value until it is stored; its memory is reused for the next value.
+/// Stores a decoded value. Its memory is reused for the next value.
 #[derive(Debug, Default)]
 pub struct ValueBuffer {
     packed: PackedBuilder,
@@ -106,11 +106,11 @@ pub struct ValueBuffer {
     depth: Depth,
 }
 
-/// The part of a large value that is still to be read.
+/// What is still to be read of a large value.
 #[derive(Debug, Default)]
 struct Remaining {
     code: u8,
-    /// Base of relative element times, in milliseconds.
+    /// Base in milliseconds that relative times of elements are added to.
     base: i64,
     elements: u64,
 }
@@ -132,7 +132,7 @@ impl ValueBuffer {
         self.depth = depth;
     }
 
-    /// Returns whether the last read returned a part and more parts follow.
+    /// Returns whether the last read gave only a part of the value, and more parts follow.
     #[must_use]
     pub fn is_part(&self) -> bool {
         self.remaining.elements > 0
@@ -169,7 +169,7 @@ pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
     }
 }
 
-/// Writes a value; its key has been written before.
+/// Writes a value. The caller has already written the key.
 pub(crate) fn write<W: Write>(code: u8, value: &Value<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     match value {
         Value::String(string) => StringCodec::write(code, string, out),
@@ -202,7 +202,7 @@ pub(crate) fn add_part_commands(part: &ValuePart<'_>, out: &mut Commands) {
     }
 }
 
-/// Returns the type code of a value, whole or in parts.
+/// Returns the type code of a value in a snapshot, which may be complete or in parts.
 pub(crate) fn snapshot_type_code(shown: &SnapshotValue<'_>, dialect: Dialect) -> u8 {
     match shown {
         SnapshotValue::Whole(value) => type_code(value, dialect),
@@ -216,7 +216,7 @@ pub(crate) fn snapshot_type_code(shown: &SnapshotValue<'_>, dialect: Dialect) ->
     }
 }
 
-/// Writes one part of a value; before the first one, also the value's head.
+/// Writes one part of a value; the first part is preceded by the value's head.
 pub(crate) fn write_part<W: Write>(code: u8, part: &ValuePart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     fn write<C: MultipartCodec, W: Write>(
         (code, part): (u8, &ValuePart<'_>),
@@ -254,7 +254,7 @@ pub(crate) fn is_module_type(code: u8) -> bool {
     MODULE.contains(&code)
 }
 
-/// Skips the module metadata of the next key (Redis 8.6): this server has no modules.
+/// Skips the module metadata of the next key (Redis 8.6), because this server has no modules.
 pub(crate) fn skip_key_metadata<R: Read>(source: &mut Source<R>) -> Result<(), RdbError> {
     let mut text = Vec::new();
     for _ in 0..source.len()? {
@@ -273,7 +273,7 @@ pub(crate) fn skip_key_metadata<R: Read>(source: &mut Source<R>) -> Result<(), R
     Ok(())
 }
 
-/// Reads a value after its key: all of it, or the first part of a large value.
+/// Reads the value that follows a key: all of it, or the first part of a large value.
 pub(crate) fn read<R: Read>(
     code: u8,
     source: &mut Source<R>,
@@ -298,7 +298,7 @@ pub(crate) fn read<R: Read>(
     Ok(())
 }
 
-/// Reads the next part of a value while [`ValueBuffer::is_part`] is true.
+/// Reads the next part of a value. Must be called only while [`ValueBuffer::is_part`] is true.
 pub(crate) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
     debug_assert!(buffer.is_part());
     let kind = buffer.value().kind();

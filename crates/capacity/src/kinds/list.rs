@@ -11,9 +11,9 @@ use crate::structures::estimated::{ElementCounts, KeyShape};
 use crate::structures::own::{element_metadata, sample_values};
 use crate::structures::redis::{self, RedisVersion};
 
-/// Bytes of the length prefix and suffix of an element.
+/// Bytes of the length before and after each element.
 const LENGTH_FIELDS: u64 = 2;
-/// Overhead of list segments in percent: free space and the inner nodes above them.
+/// Overhead of list segments in percent: free space, and the inner nodes of the tree.
 const SEGMENT_OVERHEAD_PERCENT: u64 = 6;
 
 pub(super) struct Lists;

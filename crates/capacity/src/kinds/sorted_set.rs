@@ -15,11 +15,11 @@ use crate::structures::redis::{
 };
 use crate::structures::valkey;
 
-/// Bytes of a score next to its member's header.
+/// Bytes of a score, which is stored after its member's header.
 const SCORE_BYTES: f64 = 4.0;
 /// Bytes of a score in an RDB file.
 const RDB_SCORE_BYTES: u64 = 8;
-/// Bytes of a member in the ordered index: six, in a leaf that is 70 % full.
+/// Bytes per member in the ordered index: six in a full leaf, and leaves are 70 % full on average.
 const ORDER_INDEX_BYTES: u64 = 9;
 
 pub(super) struct SortedSets;
@@ -39,7 +39,7 @@ impl MemoryModel for SortedSets {
         }
         let nodes = sum_values(data, |len| {
             let node = skiplist_node_bytes(quantum, 16 + 1 + sds_overhead(len), len);
-            // The score is client data.
+            // Valkey's skiplist node contains the score, which is client data rather than index.
             MemoryBreakdown { payload: node.payload + 8.0, index: node.index - 8.0, ..node }
         });
         let own = quantum.allocation(0, ROBJ_BYTES)
@@ -55,7 +55,7 @@ impl MemoryModel for SortedSets {
     ) -> EntryRef {
         let bounds = EncodingLimits::default().sorted_set;
         for (number, name) in numbers.clone().zip(sample_values(data, numbers)) {
-            // Scores usually arrive in random order.
+            // Pseudo-random scores, because scores rarely arrive in ascending order.
             let score = (number.wrapping_mul(0x9e37_79b1) % (1 << 20)) as f64;
             place = table.sorted_set_update(place, key, &name, bounds, |_| Some(score));
         }
@@ -79,7 +79,7 @@ impl MemoryModel for SortedSets {
     }
 }
 
-/// Returns the bytes of a score in a structure.
+/// Returns the number of bytes that a packed score takes.
 fn score_len(score: f64) -> u64 {
     if score.fract() == 0.0 && score.abs() <= f64::from(i32::MAX) { 4 } else { 8 }
 }

@@ -37,8 +37,7 @@ impl MemoryModel for Streams {
         let (name, limits) = (format_number(0, data.field_bytes.max(1)), EncodingLimits::default());
         for (number, value) in numbers.clone().zip(sample_values(data, numbers)) {
             let id = StreamId { millis: FIRST_MILLIS + number * MILLIS_APART, sequence: 0 };
-            // Entries are appended one by one as in production, because that decides how full the
-            // pages are.
+            // Append the entries one by one as XADD does, because the append pattern determines how full the pages are.
             let append = |stream: &mut keyspace::Stream| stream.append(id, &[&name, &value], limits.stream);
             place = table.edit_stream(place, key, append).0;
         }
@@ -49,7 +48,7 @@ impl MemoryModel for Streams {
         data.elements_per_key() as f64 * ENTRY_OVERHEAD
     }
 
-    /// A node's allocation is shrunk to its content when the next node begins.
+    /// Assumes full nodes: a node's allocation is shrunk to its content when the next node is created.
     fn estimate_structure(&self, shape: &KeyShape) -> u64 {
         shape.payload
     }
@@ -61,11 +60,11 @@ impl MemoryModel for Streams {
 }
 
 fn count_piece(part: &StreamPiece<'_>, seen: &mut ElementCounts) {
-    /// Bytes in the stream's trees of a consumer group, a consumer and a pending entry.
+    /// Bytes that a consumer group, a consumer and a pending entry take in the stream's trees.
     const GROUP_BYTES: u64 = 160;
     const CONSUMER_BYTES: u64 = 96;
     const PENDING_ENTRY_BYTES: u64 = 56;
-    /// Bytes of the metadata of a stream node.
+    /// Bytes of a stream node besides its entries.
     const NODE_METADATA_BYTES: u64 = 64;
     match part {
         StreamPiece::Node { bytes, .. } => {

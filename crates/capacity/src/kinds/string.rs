@@ -17,7 +17,7 @@ impl MemoryModel for Strings {
         redis::string_memory(quantum, data.value_bytes, data.integers)
     }
 
-    /// Valkey stores the value in its key's object.
+    /// Returns zero, because Valkey stores a string value in the key's object.
     fn valkey_memory(&self, _q: Quantum, _data: &KeyGroup) -> MemoryBreakdown {
         MemoryBreakdown::default()
     }

@@ -1,4 +1,4 @@
-//! Estimates the elements of a key from counts, without storing them.
+//! Estimates the memory of a key's elements from their number and size, without storing them.
 
 use keyspace::Kind;
 
@@ -8,8 +8,7 @@ const ELEMENT_HEADER: u64 = 4;
 pub(crate) const EXPIRY_BYTES: u64 = 6;
 /// Index bytes per entry: a bucket line serves twelve entries, at the average load.
 const INDEX_BYTES_PER_ENTRY: u64 = 7;
-/// Overhead of an element in a large collection's pages, in percent of its own bytes. These pages
-/// are longer than a slot's pages.
+/// Page overhead of a large collection, in percent of its elements' bytes. Its pages are larger than those of a slot.
 const ELEMENT_PAGE_OVERHEAD_PERCENT: u64 = 4;
 
 /// The properties of a key from which its size is estimated.
@@ -21,9 +20,9 @@ pub struct KeyShape {
     pub key: u64,
     /// The number of elements of the value.
     pub elements: u64,
-    /// Bytes of the string or of all elements: members, fields with values, or stream nodes.
+    /// Bytes of the string, or of all elements: members, field names and values, or stream nodes.
     pub payload: u64,
-    /// Bytes of the value in its packed encoding; `None` if it is a structure.
+    /// Bytes of the value in its packed encoding; `None` if the value is a separate structure.
     pub packed: Option<u64>,
     /// Whether the key has an expiry time, which takes additional bytes.
     pub expires: bool,
@@ -31,20 +30,19 @@ pub struct KeyShape {
     pub timed_elements: u64,
 }
 
-/// Returns the bytes of an entry of `len` bytes with its index line. `share` is the page overhead
-/// in percent.
+/// Returns the bytes of an entry of `len` bytes, including its page overhead and its share of an index line.
 pub(crate) fn entry_bytes(len: u64, share: u64) -> u64 {
     let len = len.next_multiple_of(2);
     len + len * share / 100 + INDEX_BYTES_PER_ENTRY
 }
 
-/// Returns the bytes per element in a structure that is a table.
+/// Returns the bytes per element of a large collection that is stored as a table.
 pub(crate) fn table_element_bytes(shape: &KeyShape) -> u64 {
     let mean = shape.payload / shape.elements.max(1);
     entry_bytes(ELEMENT_HEADER + mean, ELEMENT_PAGE_OVERHEAD_PERCENT)
 }
 
-/// Counters over the elements of a value, which may be added part by part.
+/// Totals over the elements of a value. The parts of a large value can be added one by one.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ElementCounts {
     /// The number of elements added so far.

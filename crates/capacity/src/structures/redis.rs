@@ -10,7 +10,7 @@ use crate::data::{KeyGroup, MemoryBreakdown};
 
 pub(crate) const ENTRY_BYTES: u64 = 24;
 const DICT_BYTES: u64 = 56;
-/// Limits of the listpack encoding: element length and element counts.
+/// Limits of the listpack encoding: the length of an element, and the numbers of fields and members.
 const MAX_PACKED_LENGTH: u64 = 64;
 pub(crate) const MAX_PACKED_FIELDS: u64 = 512;
 pub(crate) const MAX_PACKED_MEMBERS: u64 = 128;
@@ -56,18 +56,18 @@ pub(crate) fn string_memory(quantum: Quantum, len: u64, integer: bool) -> Memory
     }
 }
 
-/// Sums `cost` over all values of a key, one of which may be longer than the others.
+/// Sums `cost`, a function of the value length, over all values of a key.
 pub(crate) fn sum_values(data: &KeyGroup, cost: impl Fn(u64) -> MemoryBreakdown) -> MemoryBreakdown {
     let (rest, longest) = data.value_lengths();
     cost(rest).multiplied_by((data.elements_per_key() - 1) as f64) + cost(longest)
 }
 
-/// Returns whether the value keeps the listpack encoding with at most `max` elements.
+/// Returns whether a value with at most `max` elements stays a listpack.
 pub(crate) fn fits_listpack(data: &KeyGroup, max: u64) -> bool {
     data.elements <= max && data.longest_value().max(data.field_bytes) <= MAX_PACKED_LENGTH
 }
 
-/// Returns the cost of a `dict` and its bucket arrays.
+/// Returns the cost of a `dict`, its bucket arrays and its entries.
 fn dict_memory(quantum: Quantum, elements: u64, entries: f64, moves: bool) -> MemoryBreakdown {
     let buckets = elements.next_power_of_two().max(4);
     let old = if moves { quantum.size_class(buckets / 2 * 8) } else { 0 };
@@ -78,9 +78,8 @@ fn dict_memory(quantum: Quantum, elements: u64, entries: f64, moves: bool) -> Me
     }
 }
 
-/// Returns whether a dict that was filled at once is still rehashing and thus keeps its old, half
-/// as large bucket array. Each insertion moves one non-empty bucket, and 63 % of the old buckets
-/// are non-empty.
+/// Returns whether a dict that was filled at once is still rehashing. It then has two bucket arrays: the old one of
+/// half the size, too. Each insertion moves one non-empty bucket, and 63 % of the old buckets are non-empty.
 fn is_rehashing(elements: u64) -> bool {
     let half = elements.next_power_of_two() / 2;
     half >= 4 && elements > half && ((elements - half) as f64) < 0.63 * half as f64
@@ -99,8 +98,8 @@ pub(crate) fn hash_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown 
         return listpack_hash_memory(quantum, data);
     }
     let n = data.elements;
-    // A hash converted at its entry limit is presized for all fields including the new one. One
-    // converted because of a long value is presized about the same.
+    // Redis presizes the dict for all fields, including the new one, when a hash exceeds the listpack's entry limit. A
+    // hash converted because of a long value is presized about the same.
     let (rest, longest) = data.value_lengths();
     let whole =
         rest.max(data.field_bytes) <= MAX_PACKED_LENGTH && (longest > rest || n <= 2 * MAX_PACKED_FIELDS);
@@ -142,7 +141,7 @@ pub(crate) fn set_memory(quantum: Quantum, data: &KeyGroup, version: RedisVersio
         let buckets = n.next_power_of_two().max(4) as f64;
         let entries = match version {
             RedisVersion::Seven => (n * quantum.size_class(ENTRY_BYTES)) as f64,
-            // A member that is alone in its bucket needs no entry. Other members have a 16-byte entry.
+            // Redis 8 needs no entry for a member that is alone in its bucket, and 16 bytes for any other member.
             RedisVersion::Eight => {
                 let chained = |buckets: f64| n as f64 - buckets * (1.0 - (-(n as f64) / buckets).exp());
                 let old = if is_rehashing(n) { buckets / 2.0 } else { buckets };
@@ -155,8 +154,7 @@ pub(crate) fn set_memory(quantum: Quantum, data: &KeyGroup, version: RedisVersio
     })
 }
 
-/// Returns the cost of a list with nodes of up to 8 KB. With `alone`, a list of one node is a plain
-/// listpack.
+/// Returns the cost of a list with nodes of up to 8 KB. Newer versions store a list of one node as a plain listpack.
 pub(crate) fn list_memory(quantum: Quantum, data: &KeyGroup, alone: bool) -> MemoryBreakdown {
     const QUICKLIST_BYTES: u64 = 40;
     const QUICKLIST_NODE_BYTES: u64 = 40;
@@ -168,7 +166,7 @@ pub(crate) fn list_memory(quantum: Quantum, data: &KeyGroup, alone: bool) -> Mem
             item * data.elements - data.value_bytes * data.elements,
         );
     }
-    // A node is full when the next item plus eight bytes would exceed the limit.
+    // Redis starts a new node when the next item plus eight bytes would exceed the limit.
     let in_node = ((LIST_NODE_BYTES - 15) / item).max(1);
     let node = |items: u64| {
         quantum.allocation(data.value_bytes * items, (item - data.value_bytes) * items + 7)
@@ -192,7 +190,7 @@ pub(crate) fn skiplist_node_bytes(quantum: Quantum, fixed: u64, payload: u64) ->
     })
 }
 
-/// Bytes of a score in a listpack, for an integer below a million.
+/// Bytes of a score in a listpack, for an integer score below a million.
 const PACKED_SCORE_BYTES: u64 = 5;
 /// Bytes of a sorted set object, including the skiplist's header node, which has the maximum height.
 pub(crate) const ZSET_BYTES: u64 = 16 + 32 + 640;
@@ -216,8 +214,8 @@ pub(crate) fn zset_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown 
         + sum_values(data, |len| quantum.sds(len))
 }
 
-/// Returns the cost of a stream: nodes of up to 4 KB or 100 entries in a radix tree by id. The last
-/// node is preallocated with 4 KB and shrunk when the next one begins.
+/// Returns the cost of a stream: nodes of up to 4 KB or 100 entries, in a radix tree by id. The last node has 4 KB
+/// preallocated and is shrunk when the next node is created.
 pub(crate) fn stream_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     const NODE_BYTES: u64 = 4096;
     const NODE_ENTRIES: u64 = 100;
@@ -228,11 +226,11 @@ pub(crate) fn stream_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdow
     /// Bytes of the flags, of the id's two delta-encoded parts and of the field count, each with its backward length.
     /// Ids are assumed to be less than eight seconds apart.
     const ENTRY_BYTES: u64 = 2 + 3 + 2 + 2;
-    /// Bytes of a stream node's master entry, which has counts and a terminator. The field name is added to them.
+    /// Bytes of a stream node's master entry without the field name: header, counts and terminator.
     const MASTER_ENTRY_BYTES: u64 = 7 + 2 + 2 + 2 + 2;
     let head = MASTER_ENTRY_BYTES + data.field_bytes + listpack_entry_overhead(data.field_bytes);
     let entry = ENTRY_BYTES + listpack_entry_overhead(data.value_bytes);
-    // A node is full when the next entry's own bytes would exceed the limit.
+    // Redis starts a new node when the fields and values of the next entry would exceed the limit.
     let asked = data.field_bytes + data.value_bytes;
     let fits = NODE_BYTES.saturating_sub(head + asked).div_ceil(entry + data.value_bytes).max(1);
     let in_node = fits.min(NODE_ENTRIES);

@@ -16,11 +16,12 @@ pub(crate) const POINTER_BYTES: u64 = 8;
 /// The maximum bytes of a field and its value that are stored in one allocation.
 const MAX_EMBEDDED_FIELD: u64 = 128;
 
-/// Returns the mean bytes of the buckets for `elements` elements, including chained buckets.
+/// Returns the expected bytes of the buckets for `elements` elements, including chained buckets.
 pub(crate) fn bucket_bytes(elements: u64) -> f64 {
     let count = elements.div_ceil(ENTRIES_PER_BUCKET).max(1).next_power_of_two() as f64;
     let load = elements as f64 / count;
-    // The number of entries per bucket is Poisson distributed. A bucket with too many entries needs a chained one.
+    // The number of entries per bucket follows a Poisson distribution with mean `load`. A bucket with more than seven
+    // entries needs a chained one.
     let mut term = (-load).exp();
     let mut within = term;
     for places in 1..=ENTRIES_PER_BUCKET {

@@ -9,23 +9,24 @@ const BUFFER_LEN: usize = 1 << 20;
 /// Maximum length of an annotation line.
 const MAX_LINE_LEN: usize = 4096;
 
-/// The result of a check.
+/// The result of checking one AOF file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AofCheck {
     /// Number of complete commands before `complete_bytes`.
     pub commands: u64,
-    /// Offset up to which commands and transactions are complete.
+    /// Offset at which the last complete command or transaction ends.
     pub complete_bytes: u64,
     /// Length of the file in bytes.
     pub len: u64,
-    /// The error at `complete_bytes`; `None` if the file is valid or merely ends in the middle of a command.
+    /// The error at `complete_bytes`; `None` if all commands are valid or the file merely ends in the middle of a
+    /// command.
     pub error: Option<String>,
-    /// Offset of the first annotation with a time later than the requested one.
+    /// Offset of the first annotation with a time later than the limit passed to [`check`].
     pub is_past_limit: Option<u64>,
 }
 
 impl AofCheck {
-    /// Shifts all offsets by `bytes`, for a file with a prefix that was not part of the input.
+    /// Adds `bytes` to all offsets, for a file with a prefix (such as an RDB) that was not checked.
     #[must_use]
     pub fn shift(self, bytes: u64) -> Self {
         Self {
@@ -36,14 +37,15 @@ impl AofCheck {
         }
     }
 
-    /// Returns whether the file consists of complete commands only.
+    /// Returns whether the file consists of complete commands and transactions only.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.complete_bytes == self.len
     }
 }
 
-/// Reads the commands of a file. `until`, in Unix seconds, limits the check to the commands before that time.
+/// Checks and counts the commands of a file, and finds the first annotation with a time later than `until` (in Unix
+/// seconds).
 ///
 /// # Errors
 /// The file cannot be read.
@@ -68,7 +70,7 @@ struct Checker<R> {
     position: u64,
     limit: Option<i64>,
     result: AofCheck,
-    /// Number of commands since a MULTI without EXEC.
+    /// Number of commands since the MULTI of an open transaction; `None` outside a transaction.
     in_transaction: Option<u64>,
 }
 
@@ -134,7 +136,7 @@ impl<R: Read> Checker<R> {
         annotation.is_some()
     }
 
-    /// Counts a command that ends at `end` of the buffer.
+    /// Counts a command that ends at offset `end` of the buffer.
     fn check_commands(&mut self, bound: TransactionBoundary, end: usize) {
         let ended = match &mut self.in_transaction {
             Some(inside) => {
@@ -155,7 +157,7 @@ impl<R: Read> Checker<R> {
     }
 }
 
-/// What a command means for a transaction.
+/// Whether a command starts or ends a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransactionBoundary {
     Begin,

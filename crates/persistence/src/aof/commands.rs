@@ -1,9 +1,8 @@
-//! Writes a base as commands (`aof-use-rdb-preamble no`) that recreate the data on any Redis since 7.0.
+//! Writes an AOF base as commands (`aof-use-rdb-preamble no`) that recreate the data on any Redis since 7.0.
 //!
-//! A collection is written with a limited number of elements per command, which keeps each command short and
-//! also suits values that a snapshot delivers in parts. A key's expiry comes after its last element: an
-//! expired key would otherwise be deleted before it is complete. Each kind defines its own commands
-//! ([`crate::value`]).
+//! A collection is written with a limited number of elements per command, because a snapshot may deliver a large value
+//! in parts, and commands stay short. A key's expiry is set after its last element; otherwise an expired key would be
+//! deleted before it is complete. Each value type defines its own commands ([`crate::value`]).
 
 use std::io::{self, Write};
 
@@ -11,7 +10,7 @@ use keyspace::{SnapshotEntry, SnapshotValue};
 
 use crate::value::{Commands, add_commands, add_part_commands};
 
-/// Number of buffered bytes at which the buffer is written.
+/// Number of buffered bytes above which the buffer is written out.
 const BUFFER_LEN: usize = 64 << 10;
 
 /// Writes commands that recreate the entries of a snapshot.
@@ -31,7 +30,7 @@ impl<W: Write> CommandWriter<W> {
     /// Writes a function library. Must be called before the first key.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Writing to the output failed.
     pub fn function(&mut self, code: &[u8]) -> io::Result<()> {
         self.commands.add(&[b"FUNCTION", b"LOAD", code]);
         self.write_ready(BUFFER_LEN)
@@ -40,7 +39,7 @@ impl<W: Write> CommandWriter<W> {
     /// Writes a key, or a further part of its value.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Writing to the output failed.
     pub fn entry(&mut self, entry: &SnapshotEntry<'_>) -> io::Result<()> {
         if !matches!(&entry.value, SnapshotValue::Part(part) if !part.first) {
             self.begin(entry);
@@ -53,10 +52,10 @@ impl<W: Write> CommandWriter<W> {
         self.write_ready(BUFFER_LEN)
     }
 
-    /// Writes the remaining commands. Making them durable is up to the caller.
+    /// Writes the remaining commands. The caller must sync the output to make them durable.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Writing to the output failed.
     pub fn finish(mut self) -> io::Result<W> {
         self.commands.end_key();
         self.write_ready(0)?;

@@ -1,24 +1,24 @@
-//! The AOF manifest: the list of files and how it changes.
+//! The AOF manifest: the list of files, and the changes a rewrite makes to it.
 
 use std::fmt::Write;
 
-/// Maximum length of a line.
+/// Maximum length of a line in bytes.
 const MAX_LINE_LEN: usize = 1024;
 /// Maximum number of files in a manifest. Each failed rewrite can add one increment.
 const MAX_FILES: usize = 10_000;
 
-/// Type of a file, stored as a letter after `type`.
+/// Type of an AOF file, which the manifest stores as a letter after `type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
-    /// `b`: the data at the moment of a rewrite.
+    /// `b`: the data at the moment when a rewrite started.
     Base,
     /// `i`: the commands since the base or the previous increment.
     Increment,
-    /// `h`: a replaced file that is to be deleted.
+    /// `h`: a file that a rewrite replaced, to be deleted.
     History,
 }
 
-/// One file of the AOF.
+/// A file that the manifest lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AofFile {
     /// File name without a directory.
@@ -27,14 +27,14 @@ pub struct AofFile {
     pub seq: u64,
 }
 
-/// The files of an AOF.
+/// The content of a manifest: all files of an AOF.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manifest {
-    /// The data that the increments build on, if any.
+    /// The file with the data that the increments build on; `None` if they start from an empty dataset.
     pub base: Option<AofFile>,
     /// The increments in loading order.
     pub increments: Vec<AofFile>,
-    /// Replaced files that are to be deleted.
+    /// Files that a rewrite replaced, to be deleted.
     pub history: Vec<AofFile>,
     base_seq: u64,
     increment_seq: u64,
@@ -52,19 +52,19 @@ pub enum ManifestError {
     /// The line with this number has an unknown type.
     #[error("Unknown AOF file type, at line {0}")]
     UnknownType(usize),
-    /// The line with this number has a file name with a directory.
+    /// The file name on the line with this number contains a directory.
     #[error("File can't be a path, just a filename, at line {0}")]
     Path(usize),
     /// The line with this number exceeds the maximum length.
     #[error("The AOF manifest file contains too long line, at line {0}")]
     TooLong(usize),
-    /// The line with this number is a second base.
+    /// The line with this number lists a second base.
     #[error("Found duplicate base file information, at line {0}")]
     TwoBases(usize),
-    /// The increment on the line with this number has a lower sequence number than the one before.
+    /// The increment on the line with this number has a lower sequence number than the previous increment.
     #[error("Found a non-monotonic sequence number, at line {0}")]
     OutOfOrder(usize),
-    /// The manifest has more files than the maximum.
+    /// The manifest lists more files than the maximum.
     #[error("too many files")]
     TooMany,
 }
@@ -73,7 +73,7 @@ impl Manifest {
     /// Parses a manifest.
     ///
     /// # Errors
-    /// The first fault, with its line number if it concerns one line.
+    /// The first fault, with its line number if it concerns a single line.
     pub fn parse(text: &str) -> Result<Self, ManifestError> {
         let mut manifest = Self::default();
         let mut lines = 0;
@@ -127,8 +127,8 @@ impl Manifest {
         text
     }
 
-    /// Reserves a name for a new increment of the AOF called `filename`. A reserved name is never reused,
-    /// even if the increment is abandoned: a manifest whose write failed may still be on disk and name it.
+    /// Reserves a name for a new increment of the AOF called `filename`. A reserved name is never reused, even if the
+    /// increment is abandoned: a manifest that names it may be on disk although its write failed.
     pub fn reserve_increment(&mut self, filename: &str) -> AofFile {
         self.increment_seq += 1;
         let seq = self.increment_seq;
@@ -140,14 +140,15 @@ impl Manifest {
         self.increments.push(file);
     }
 
-    /// Reserves a name for a new base. Like the name of an increment, it is never reused.
+    /// Reserves a name for a new base. A reserved name is never reused.
     pub fn reserve_base(&mut self, filename: &str, rdb: bool) -> AofFile {
         self.base_seq += 1;
         let seq = self.base_seq;
         AofFile { name: format!("{filename}.{seq}.base.{}", if rdb { "rdb" } else { "aof" }), seq }
     }
 
-    /// Installs a base that contains everything before increment `first`; older files become history.
+    /// Installs a base that contains everything before the increment called `first`; the old base and increments become
+    /// history.
     pub fn replace_base(&mut self, base: AofFile, first: &str) {
         self.base_seq = self.base_seq.max(base.seq);
         self.history.extend(self.base.replace(base));
@@ -156,7 +157,7 @@ impl Manifest {
         self.history.extend(self.increments.drain(..kept));
     }
 
-    /// Returns the active files in loading order.
+    /// Returns the base and the increments in loading order.
     pub fn files(&self) -> impl Iterator<Item = &AofFile> {
         self.base.iter().chain(&self.increments)
     }
@@ -188,7 +189,7 @@ fn parse_line(line: &str) -> Result<(AofFile, FileKind), fn(usize) -> ManifestEr
     Ok((AofFile { name, seq }, kind))
 }
 
-/// Quotes a name with blanks, quotes or control characters, like a configuration file does.
+/// Quotes a name that contains blanks, quotes or control characters, as in a configuration file.
 fn quote(name: &str) -> String {
     let is_plain = |letter: char| {
         !letter.is_whitespace() && !letter.is_control() && !matches!(letter, '"' | '\'' | '\\' | '#')

@@ -14,7 +14,7 @@ use crate::error::{RdbError, RdbErrorReason};
 use crate::value::{self, ValueBuffer};
 use crate::{Checks, VALKEY_WRITTEN_VERSION, Versions};
 
-/// The first version with a trailing checksum.
+/// The first format version with a checksum at the end.
 const FIRST_WITH_CHECKSUM: u16 = 5;
 const WINDOW: usize = 64 * 1024;
 
@@ -25,7 +25,7 @@ pub struct ReadLimits {
     pub max_string: u64,
     /// Whether a wrong checksum is an error (`rdbchecksum`).
     pub verify_checksum: bool,
-    /// Version and structure checks.
+    /// How thoroughly the version and the packed encodings are validated.
     pub checks: Checks,
 }
 
@@ -35,7 +35,7 @@ impl Default for ReadLimits {
     }
 }
 
-/// A key whose collection is empty. Some old versions wrote such keys, but no server stores them.
+/// A key whose collection is empty. Some old Redis versions wrote such keys, but no server keeps empty collections.
 #[derive(Debug, Clone, Copy)]
 pub struct EmptyRdbKey<'a> {
     /// The database number.
@@ -53,24 +53,24 @@ pub struct RdbEntry<'a> {
     pub key: &'a [u8],
     /// The value, or its first part if `is_part`.
     pub value: PackedValue<'a>,
-    /// Whether further parts follow as [`RdbItem::NextPart`].
+    /// Whether `value` is only the first part, and further parts follow as [`RdbItem::NextPart`].
     pub is_part: bool,
     /// Time at which the key expires; `None` if it has no expiry.
     pub expiry: Option<Millis>,
-    /// Usage information, if the file has any.
+    /// Idle time or access frequency, if the file has it.
     pub usage: KeyUsage,
 }
 
-/// Usage information of a key. A server writes at most the kind that its eviction policy uses.
+/// Usage information of a key. A server writes at most one of the two, depending on its eviction policy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyUsage {
-    /// Seconds since the last access (LRU); `None` if the file does not have them.
+    /// Seconds since the last access (LRU); `None` if the file does not state it.
     pub idle_seconds: Option<u64>,
-    /// Access counter (LFU); `None` if the file does not have it.
+    /// Access counter (LFU); `None` if the file does not state it.
     pub frequency: Option<u8>,
 }
 
-/// An item of an RDB.
+/// One element read from an RDB file: metadata, key counts, a key with its value, or a function library.
 #[derive(Debug, Clone, Copy)]
 pub enum RdbItem<'a> {
     /// A field of file metadata.
@@ -80,7 +80,7 @@ pub enum RdbItem<'a> {
         /// The field value.
         value: &'a [u8],
     },
-    /// Key counts of a database. They are a hint that must not be trusted.
+    /// Key counts of a database. They serve only to preallocate memory, because they may be wrong.
     Sizes {
         /// The database number.
         db: u16,
@@ -89,15 +89,15 @@ pub enum RdbItem<'a> {
         /// Number of keys with an expiry.
         volatile: u64,
     },
-    /// A key with its value, or the first part of it.
+    /// A key with its complete value, or with the first part of a large value.
     Entry(RdbEntry<'a>),
     /// A key with an empty collection, which the caller should skip.
     Empty(EmptyRdbKey<'a>),
-    /// Further elements of the value that was returned last. The caller must detect duplicates across parts.
+    /// Further elements of the last key's value. The caller must detect duplicates across parts.
     NextPart {
         /// The elements of this part.
         part: PackedValue<'a>,
-        /// Whether this is the last part.
+        /// Whether the value ends with this part.
         is_last: bool,
     },
     /// The source text of a function library.
@@ -110,7 +110,7 @@ struct KeyAttributes {
     usage: KeyUsage,
 }
 
-/// Reads an RDB from start to end.
+/// Reads an RDB stream sequentially.
 #[derive(Debug)]
 pub struct RdbLoader<R> {
     source: Source<R>,
@@ -184,7 +184,7 @@ impl<R: Read> RdbLoader<R> {
                 SLOT_IMPORT if self.version < VALKEY_WRITTEN_VERSION => {
                     value::skip_key_metadata(&mut self.source)?;
                 }
-                // The mark is irrelevant: this node takes no part in the import, and its keys follow as ordinary keys.
+                // Skip the import: this node takes no part in it, and the imported keys follow as ordinary keys.
                 SLOT_IMPORT => {
                     self.source.string(&mut self.text)?;
                     for _ in 0..self.source.len()? {
@@ -252,7 +252,7 @@ impl<R: Read> RdbLoader<R> {
         let actual = self.source.checksum();
         let expected = u64::from_le_bytes(self.source.array()?);
         match actual {
-            // A stored checksum of zero means that the writer computed none.
+            // A stored checksum of zero means that the writer did not compute one.
             Some(actual) if expected != 0 && self.limits.verify_checksum && actual != expected => {
                 Err(self.source.error(RdbErrorReason::WrongChecksum { expected, actual }))
             }

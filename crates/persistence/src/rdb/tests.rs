@@ -102,8 +102,8 @@ fn database_sizes_are_written_once() {
     assert_eq!(load(&bytes).as_deref(), Ok(&rows[..]));
 }
 
-/// Changes a small file at every byte, and truncates it there. Each case must give an error with a position, or
-/// unchanged data if the byte is irrelevant, but never a panic. The checksum catches the other changes.
+/// Changes a small file at every byte, and truncates it there. Each case must give an error with a position or, if the
+/// byte has no meaning, unchanged data, but never a panic. The checksum detects all other changes.
 #[test]
 fn corruption_anywhere_is_an_error() {
     let bytes = write_rdb(
@@ -207,7 +207,7 @@ fn checksum_can_be_omitted_or_ignored() {
     assert_eq!(checksum.value().to_le_bytes(), REDIS_FILE[REDIS_FILE.len() - 8..]);
 }
 
-/// A reader that returns its bytes in pieces of a given size.
+/// A reader that returns at most a given number of bytes per call.
 struct PiecewiseReader<'a>(&'a [u8], usize);
 
 impl Read for PiecewiseReader<'_> {
@@ -339,8 +339,8 @@ fn large_hash_in_parts(dialect: Dialect) {
     assert!(parts > 1 && largest < 200_000, "{parts} parts of at most {largest} bytes");
 }
 
-/// Regression test: one field of a large hash loses its expiry after the snapshot was taken, before the walk reaches
-/// the hash. The file must have the state of the snapshot, in which the field still expires.
+/// Regression test: one field of a large hash loses its expiry after the snapshot is taken, but before the hash is
+/// written. The file must contain the state at the time of the snapshot, in which the field still expires.
 #[test]
 fn expiry_removed_after_the_cut_is_still_saved() {
     for dialect in [Dialect::Redis, Dialect::Valkey] {
@@ -379,7 +379,7 @@ fn expiry_removed_after_the_cut_is_still_saved() {
     }
 }
 
-/// A file with a compressed string and hashes in every supported encoding, with expiry, idle time and
+/// Returns a file with a compressed string and hashes in every supported encoding, with expiry, idle time and
 /// frequency, and a valid checksum.
 fn file_with_every_encoding() -> Vec<u8> {
     let string = |bytes: &[u8]| [&[bytes.len() as u8][..], bytes].concat();
@@ -419,7 +419,7 @@ fn file_with_every_encoding() -> Vec<u8> {
 /// Fields with their values and expiry.
 type Fields = Vec<(String, String, Option<i64>)>;
 
-/// Reads a file completely and stores every hash. Returns the keys with their usage.
+/// Reads a complete file and stores its hashes in `keyspace`. Returns the keys with their usage and fields.
 fn stored_fields(
     keyspace: &keyspace::Keyspace,
     bytes: &[u8],
@@ -445,7 +445,7 @@ fn stored_fields(
     Ok(keys)
 }
 
-/// The usage of a key is written if the eviction policy uses it, and read back unchanged.
+/// The usage information of the eviction policy is written for each key and read back unchanged.
 #[test]
 fn key_usage_round_trips() {
     let now = Millis(1_700_000_000_000);
@@ -487,7 +487,7 @@ fn every_hash_encoding_and_key_usage_is_read() {
     assert_eq!(read.len(), 8);
 }
 
-/// With the checksum, every change is an error. Without it, no change causes a panic, and each error has a
+/// With the checksum, every changed byte causes an error. Without it, no change causes a panic, and every error has a
 /// position within the file.
 #[test]
 fn corrupted_hash_encodings_never_panic() {
@@ -500,7 +500,7 @@ fn corrupted_hash_encodings_never_panic() {
         for value in 0..=u8::MAX {
             let mut wrong = bytes.clone();
             wrong[at] = value;
-            // The first versions had no checksum.
+            // Files before version 5 have no checksum.
             let version: Option<u16> =
                 std::str::from_utf8(&wrong[5..9]).ok().and_then(|text| text.parse().ok());
             if wrong != bytes && version.is_none_or(|version| version >= 5) {

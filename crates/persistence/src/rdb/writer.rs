@@ -15,7 +15,7 @@ use crate::value;
 pub struct WriteOptions {
     /// Whether long strings are compressed (`rdbcompression`).
     pub compress: bool,
-    /// Whether a checksum is appended (`rdbchecksum`); otherwise zeros are written in its place.
+    /// Whether a checksum is computed (`rdbchecksum`); otherwise it is written as zero.
     pub checksum: bool,
     /// Which usage information is written for each key.
     pub usage_format: UsageFormat,
@@ -23,12 +23,12 @@ pub struct WriteOptions {
     pub dialect: Dialect,
 }
 
-/// The usage information to write per key: the one used by the eviction policy (`maxmemory-policy`).
+/// The usage information to write for each key, which depends on the eviction policy (`maxmemory-policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageFormat {
     /// No usage information is written.
     None,
-    /// The idle time relative to this moment is written (LRU).
+    /// The idle time up to this moment is written (LRU).
     Idle(Millis),
     /// The access frequency at this moment is written (LFU).
     Frequency(Millis, LfuSettings),
@@ -54,29 +54,29 @@ pub struct RdbInfo<'a> {
     pub replication: Option<(&'a [u8], u64, u32)>,
     /// Whether the file is the base of an AOF.
     pub aof_base: bool,
-    /// Migrating slots, for a replica, in the format of Valkey since version 8: `slot>node,` for each
-    /// outgoing and `slot<node,` for each incoming slot.
+    /// The migrating slots, for a replica, in the format of Valkey since version 8: `slot>node,` for each outgoing and
+    /// `slot<node,` for each incoming slot.
     pub slot_states: &'a str,
 }
 
-/// Writes an RDB: the header on creation, then databases and their entries, then the end.
+/// Writes an RDB: first the header, then databases with their keys, finally the end marker and checksum.
 #[derive(Debug)]
 pub struct RdbWriter<W> {
     encoder: Encoder<W>,
     usage_format: UsageFormat,
     dialect: Dialect,
     selected_db: Option<u16>,
-    /// Type code of the last key, which further parts of its value need.
+    /// Type code of the current key's value, which determines how its further parts are written.
     current_type: u8,
     /// Numbers of the databases whose key counts have been written.
     sizes_written: Vec<u16>,
 }
 
 impl<W: Write> RdbWriter<W> {
-    /// Starts an RDB by writing the header.
+    /// Creates a writer and writes the header.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Writing to the output failed.
     pub fn new(out: W, options: WriteOptions, info: &RdbInfo<'_>) -> io::Result<Self> {
         let encoder = Encoder::new(out, options.compress, options.checksum);
         let WriteOptions { usage_format: uses, dialect, .. } = options;
@@ -113,7 +113,7 @@ impl<W: Write> RdbWriter<W> {
     /// Writes a function library. Must be called before the first key.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Writing to the output failed.
     pub fn function(&mut self, code: &[u8]) -> io::Result<()> {
         self.encoder.byte(FUNCTION)?;
         self.encoder.string(code)
@@ -129,12 +129,12 @@ impl<W: Write> RdbWriter<W> {
         self.encoder.string(value)
     }
 
-    /// Writes a key, or a further part of its value, selecting its database if it changed. `sizes` returns
-    /// the number of keys and of keys with an expiry; it is called once per database and lets a loader
-    /// preallocate.
+    /// Writes a key, or a further part of its value. Selects the key's database first if it is not the current one.
+    /// `sizes` returns the number of keys and of keys with an expiry; it is called once per database and lets a loader
+    /// preallocate memory.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Writing to the output failed.
     pub fn entry(
         &mut self,
         entry: &SnapshotEntry<'_>,
@@ -191,10 +191,10 @@ impl<W: Write> RdbWriter<W> {
         self.encoder.written()
     }
 
-    /// Writes the end. Making the file durable is up to the caller.
+    /// Writes the end marker and the checksum. The caller must sync the output to make the file durable.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Writing to the output failed.
     pub fn finish(mut self) -> io::Result<W> {
         self.encoder.byte(END)?;
         let checksum = self.encoder.checksum()?;

@@ -5,23 +5,23 @@ use resp::encode_request;
 
 use super::stream::StreamCommands;
 
-/// Number of elements per command, as in Redis.
+/// Maximum number of elements per command, as in Redis.
 const MAX_ELEMENTS: usize = 64;
 
-/// The commands that recreate the values of keys, one key after another.
+/// A buffer of commands that recreate keys with their values, one key after another.
 #[derive(Debug, Default)]
 pub(crate) struct Commands {
-    /// Commands that have not been written yet.
+    /// Complete commands that have not been written to the file yet.
     pub(crate) encoded_commands: Vec<u8>,
     key: Vec<u8>,
-    /// Expiry of the current key, which is added after the last element.
+    /// Expiry of the current key. Its command is added after the key's last element.
     expiry: Option<Millis>,
     elements: ElementCommand,
-    /// Progress within the current key's stream, if it has one.
+    /// Progress within the current key, if it is a stream.
     pub(super) stream: StreamCommands,
 }
 
-/// A command under construction that adds some elements.
+/// A command under construction that adds elements to the current key.
 #[derive(Debug, Default)]
 struct ElementCommand {
     name: &'static str,
@@ -29,7 +29,7 @@ struct ElementCommand {
     elements: usize,
 }
 
-/// Words of a command, as RESP bulk strings.
+/// Arguments of a command, encoded as RESP bulk strings.
 #[derive(Debug, Default)]
 pub(super) struct CommandWords {
     bytes: Vec<u8>,
@@ -60,7 +60,7 @@ impl Commands {
         encode_request(&mut self.encoded_commands, all.collect::<Vec<_>>());
     }
 
-    /// Adds a command with the key and the collected words, which are consumed.
+    /// Adds a command with the key and the collected words, and clears the words.
     pub(super) fn add_key_command_with_words(&mut self, name: &str, words: &mut CommandWords) {
         self.encoded_commands.push(b'*');
         self.encoded_commands.extend_from_slice(itoa::Buffer::new().format(words.count + 2).as_bytes());
@@ -71,7 +71,7 @@ impl Commands {
         words.count = 0;
     }
 
-    /// Starts a key: the commands added next are about this key.
+    /// Starts a key: the commands added next recreate this key.
     pub(crate) fn begin_key(&mut self, key: &[u8], expiry: Option<Millis>) {
         self.key.clear();
         self.key.extend_from_slice(key);
@@ -79,7 +79,7 @@ impl Commands {
         self.stream = StreamCommands::default();
     }
 
-    /// Takes the expiry of the key, so that it is not added after the value.
+    /// Takes the expiry of the current key, so that no command for it follows the value.
     pub(super) fn take_expiry(&mut self) -> Option<Millis> {
         self.expiry.take()
     }
@@ -102,7 +102,7 @@ impl Commands {
         words.iter().for_each(|word| elements.words.push(word));
     }
 
-    /// Completes the command under construction so that other commands can follow.
+    /// Completes the command under construction, so that a different command can follow.
     pub(crate) fn flush_elements(&mut self) {
         let ElementCommand { name, mut words, elements } = std::mem::take(&mut self.elements);
         if elements > 0 {

@@ -1,6 +1,6 @@
-//! Detects duplicate names in a value, which no server writes.
+//! Detects duplicate names in a value, which only corrupt or malicious input contains.
 
-/// Number of names up to which duplicates are searched by comparing all tags.
+/// Maximum number of names for which all pairs of tags are compared.
 const SMALL_SET: usize = 32;
 
 /// Returns whether two of the names are equal.
@@ -21,7 +21,7 @@ pub(super) fn has_duplicate<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, l
     false
 }
 
-/// Returns a tag of a name's first and last bytes and its length; different names rarely share a tag.
+/// Returns a tag made from a name's first and last bytes and its length. Different names rarely have equal tags.
 fn tag(name: &[u8]) -> u64 {
     let (begin, end) = match (name.first_chunk(), name.last_chunk()) {
         (Some(begin), Some(end)) => (u32::from_le_bytes(*begin), u32::from_le_bytes(*end)),

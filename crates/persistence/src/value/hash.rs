@@ -35,9 +35,9 @@ const TYPE_VALKEY_EXPIRY: u8 = 22;
 const TYPE_EXPIRY: u8 = 24;
 const TYPE_EXPIRY_LISTPACK: u8 = 25;
 
-/// The base time that is written when not all field times are known in advance.
+/// The base time that is written if the earliest field expiry is not known in advance.
 const FIRST_MILLISECOND: i64 = 1;
-/// Valkey's encoding of a missing time.
+/// What Valkey writes for a field without expiry.
 const NO_EXPIRY: i64 = -1;
 const IMPOSSIBLE_TIME: RdbErrorReason =
     RdbErrorReason::BadValue("a field that expires at an impossible time");
@@ -97,7 +97,7 @@ impl Codec for HashCodec {
         if fields.is_empty() {
             return Err(source.error(RdbErrorReason::Empty("a hash without fields")));
         }
-        // In a value that arrives in parts, the caller that joins them detects duplicate names.
+        // For a value in several parts, the caller detects duplicate names across the parts.
         let names = fields.fields().map(|field| field.name);
         if !buffer.is_part() && duplicates::has_duplicate(names, fields.len()) {
             return Err(source.error(DUPLICATE));
@@ -142,7 +142,7 @@ impl MultipartCodec for HashCodec {
         }
     }
 
-    /// Reads fields until there are enough for a part.
+    /// Reads fields until a part is full or the value ends.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let ValueBuffer { packed, first_buffer: name, second_buffer: value, remaining, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
@@ -167,8 +167,8 @@ impl MultipartCodec for HashCodec {
     }
 }
 
-/// Adds the command that sets a field's expiry. It must follow the fields of a part, because an expired time deletes
-/// its field.
+/// Adds the command that sets a field's expiry. It must follow the command that sets the field, because an expiry in
+/// the past deletes the field.
 fn add_expiry(field: &Field<'_>, out: &mut Commands) {
     out.flush_elements();
     if let Some(Millis(at)) = field.expiry {
@@ -191,8 +191,7 @@ fn write_base<W: Write>(base: i64, out: &mut Encoder<W>) -> io::Result<()> {
 
 fn write_field<W: Write>(code: u8, base: i64, field: &Field<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     if code == TYPE_EXPIRY {
-        // A field that expired before the base is written as expiring at the base: both times are in the
-        // past.
+        // A time before the base cannot be encoded, so it is written as the base; both are in the past.
         out.len(field.expiry.map_or(0, |Millis(expiry)| (expiry.max(base) - base + 1) as u64))?;
     }
     out.string(field.name)?;

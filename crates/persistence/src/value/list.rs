@@ -1,7 +1,8 @@
 //! The RDB encodings of lists.
 //!
-//! Lists are written as Redis 7.0 and later do (type 18): the number of nodes, then each node as its type and
-//! a string. A stored run of elements already has listpack format; a long element gets its own node.
+//! Lists are written as in Redis 7.0 and later (type 18): the number of nodes, then each node as its type and a string.
+//! A list is stored as runs of elements in listpack format, which become one node each; a long element gets its own
+//! node.
 //!
 //! | type | encoding |
 //! | ---: | --- |
@@ -87,7 +88,7 @@ impl MultipartCodec for ListCodec {
         });
     }
 
-    /// Reads nodes until there are enough elements for a part.
+    /// Reads nodes until a part is full or the value ends.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let ValueBuffer { packed, first_buffer: string, remaining, depth, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
@@ -119,7 +120,7 @@ impl MultipartCodec for ListCodec {
     }
 }
 
-/// Writes the runs that `visit_all` visits as nodes.
+/// Writes each run of elements that `visit_all` visits as a node.
 fn write_runs<'a, W: Write>(
     out: &mut Encoder<W>,
     visit_all: impl FnOnce(&mut dyn FnMut(ListRun<'a>)),

@@ -1,7 +1,7 @@
 //! Redis's packed encodings: many small items in one string.
 //!
-//! Each reader moves forward once, never reads outside the string, and returns `None` on malformed input: an
-//! item beyond the end, an unknown form, a missing terminator. [`Depth::Deep`] also validates what backward
+//! Each decoder reads its string forward once, never accesses bytes outside it, and returns `None` on malformed input:
+//! an item beyond the end, an unknown encoding, a missing terminator. [`Depth::Deep`] also validates what only backward
 //! readers use.
 
 use smallvec::SmallVec;
@@ -39,7 +39,7 @@ pub(super) type Items<'a> = SmallVec<[PackedItem<'a>; 64]>;
 
 const END: u8 = 0xFF;
 
-/// Reads a packed string forward; holds the rest that is still to be read.
+/// Reads a packed string forward. Contains the bytes that are still to be read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -82,8 +82,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Decodes a listpack: total length (4 bytes), number of items (2), the items, 0xFF. Each item is followed by
-/// its own length, for reading backwards.
+/// Decodes a listpack: total length (4 bytes), number of items (2), the items, 0xFF. Each item is followed by its own
+/// length, so that it can be read backwards.
 pub(super) fn listpack(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
     let mut reader = Reader(bytes);
     let len = u32::from_le_bytes(reader.array()?);
@@ -133,8 +133,8 @@ pub(super) fn listpack(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
     }
 }
 
-/// Decodes the backward length at the end of an item: seven bits per byte plus a continuation bit. `None` if
-/// it does not use all bytes.
+/// Decodes the backward length at the end of an item: seven bits per byte plus a continuation bit. Returns `None`
+/// unless it uses all of `bytes`.
 fn decode_backward_len(bytes: &[u8]) -> Option<usize> {
     let mut value = 0;
     for (index, byte) in bytes.iter().rev().enumerate() {
@@ -147,15 +147,15 @@ fn decode_backward_len(bytes: &[u8]) -> Option<usize> {
     Some(value)
 }
 
-/// Returns whether the header's item count is right.
+/// Returns whether the item count in the header matches the number of items.
 fn is_count_valid(count: u16, items: usize, depth: Depth) -> bool {
     depth == Depth::HeadersOnly || count == UNCOUNTED_ITEMS || usize::from(count) == items
 }
 
-/// Number of items from which the header does not state the count.
+/// The count in the header if there are too many items to count.
 const UNCOUNTED_ITEMS: u16 = u16::MAX;
 
-/// Wraps the entries of `count` items into a listpack.
+/// Adds a listpack header and terminator around the encoded entries of `count` items.
 pub(super) fn wrap_listpack(out: &mut Vec<u8>, count: usize, entries: &[u8]) {
     const HEADER_AND_END: usize = 4 + 2 + 1;
     out.clear();
@@ -214,9 +214,8 @@ pub(super) fn ziplist(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
     }
 }
 
-/// Decodes a zipmap: number of fields (one byte), then names and values, each after its length (one byte, or
-/// 254 and four bytes); a value's length is followed by the number of unused bytes after the value; 0xFF at
-/// the end.
+/// Decodes a zipmap: number of fields (one byte), then names and values, 0xFF. Each name and value follows its length
+/// (one byte, or 254 and four bytes); after a value's length comes the number of unused bytes that follow the value.
 pub(super) fn zipmap(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
     let mut reader = Reader(bytes);
     let count = reader.byte()?;
@@ -312,23 +311,23 @@ mod tests {
         assert_eq!(zipmap(b"\x00\xff", Depth::Deep), Some(Items::new()));
     }
 
-    /// Some malformed encodings are accepted by default and rejected with deep checks.
+    /// Some malformed encodings are accepted by default and rejected by [`Depth::Deep`].
     #[test]
     fn deep_checks_find_damage_that_forward_reading_ignores() {
-        // A listpack of the items "ab" and 5.
+        // A valid listpack of the items "ab" and 5.
         let sound = b"\x0d\0\0\0\x02\0\x82ab\x03\x05\x01\xff";
         assert!(listpack(sound, Depth::Deep).is_some());
-        // Damage the count, and the length after each item, in one case with a stray continuation bit.
+        // Corrupt the count, or the length after an item, once with an unexpected continuation bit.
         for (at, byte) in [(4, 3), (4, 1), (9, 2), (9, 4), (9, 0x83), (11, 0), (11, 2)] {
             let mut bytes = sound.to_vec();
             bytes[at] = byte;
             assert!(listpack(&bytes, Depth::HeadersOnly).is_some(), "{at} {byte}");
             assert!(listpack(&bytes, Depth::Deep).is_none(), "{at} {byte}");
         }
-        // A ziplist of the items "ab" and 1.
+        // A valid ziplist of the items "ab" and 1.
         let sound = b"\x11\0\0\0\x0e\0\0\0\x02\0\x00\x02ab\x04\xf2\xff";
         assert!(ziplist(sound, Depth::Deep).is_some());
-        // Damage the offset of the last item, the count, and the length before each item.
+        // Corrupt the offset of the last item, the count, or the length before an item.
         for (at, byte) in [(4, 10), (4, 15), (5, 1), (8, 1), (8, 3), (10, 1), (14, 3), (14, 5)] {
             let mut bytes = sound.to_vec();
             bytes[at] = byte;
@@ -355,7 +354,7 @@ mod tests {
             let count = groups.iter().rposition(|group| *group > 0).unwrap_or(0) + 1;
             let length = groups[..count].iter().enumerate().rev();
             packed.extend(length.map(|(index, group)| if index + 1 < count { group | 0x80 } else { *group }));
-            // The backward length is written from its end, so the first byte read is the last one.
+            // A backward length is stored backwards: its last byte is the first to be read.
             let mut bytes = Vec::new();
             wrap_listpack(&mut bytes, 1, &packed);
             assert!(listpack(&bytes, Depth::Deep).is_some(), "{len}");

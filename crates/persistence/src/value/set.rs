@@ -1,7 +1,7 @@
 //! The RDB encodings of sets.
 //!
-//! Sets are written as strings (type 2), which every version reads; integers use their short form, and the
-//! reader turns few integers into an intset.
+//! Sets are written as strings (type 2), which every version reads. Integers are written in their short form, and a
+//! reader turns a small set of integers into an intset.
 //!
 //! | type | encoding |
 //! | ---: | --- |
@@ -70,7 +70,7 @@ impl Codec for SetCodec {
         if set.is_empty() {
             return Err(source.error(RdbErrorReason::Empty("a set without members")));
         }
-        // In a value that arrives in parts, the caller that joins them detects duplicate members.
+        // For a value in several parts, the caller detects duplicate members across the parts.
         if !buffer.is_part() && duplicates::has_duplicate(set.unordered_members(), set.len()) {
             return Err(source.error(DUPLICATE));
         }
@@ -103,7 +103,7 @@ impl MultipartCodec for SetCodec {
         part.for_each(&mut |member| out.element("SADD", &[member.name]));
     }
 
-    /// Reads members until there are enough for a part.
+    /// Reads members until a part is full or the value ends.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let ValueBuffer { packed, first_buffer: member, remaining, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {

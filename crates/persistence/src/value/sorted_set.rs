@@ -25,12 +25,12 @@ const TYPE_BINARY_SCORES: u8 = 5;
 const TYPE_ZIPLIST: u8 = 12;
 const TYPE_LISTPACK: u8 = 17;
 
-/// Special values that stand in place of a text score's length.
+/// Special values in place of the length of a text score.
 const SCORE_NAN: u8 = 253;
 const SCORE_INFINITY: u8 = 254;
 const SCORE_NEGATIVE_INFINITY: u8 = 255;
 
-/// Size in bytes above which sorted sets are read in parts, so that they are not in memory twice while being stored.
+/// Size in bytes above which a sorted set is read in parts, so that it is never in memory twice, decoded and stored.
 const PART_BYTES: usize = 128 << 10;
 const MISSING_SCORE: RdbErrorReason = RdbErrorReason::BadValue("a member whose score is no number");
 const DUPLICATE: RdbErrorReason = RdbErrorReason::BadValue("a sorted set with the same member twice");
@@ -75,8 +75,7 @@ impl Codec for SortedSetCodec {
             return Err(source.error(RdbErrorReason::Empty("a sorted set without members")));
         }
         if !buffer.is_part() {
-            // In a value that arrives in parts, the caller that joins them sorts the members and detects
-            // duplicates.
+            // For a value in several parts, the caller sorts the members and detects duplicates across the parts.
             let names = members.scored_members().map(|member| member.name);
             if duplicates::has_duplicate(names, members.len()) {
                 return Err(source.error(DUPLICATE));
@@ -112,7 +111,7 @@ impl MultipartCodec for SortedSetCodec {
         part.for_each(&mut |member| add_member(&member, out));
     }
 
-    /// Reads members until there are enough for a part.
+    /// Reads members until a part is full or the value ends.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let ValueBuffer { packed, first_buffer: name, remaining, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
@@ -133,7 +132,7 @@ impl MultipartCodec for SortedSetCodec {
 }
 
 fn add_member(member: &ScoredMember<'_>, out: &mut Commands) {
-    // Debug formatting gives the shortest digits that parse to this score.
+    // Debug formatting gives the shortest decimal text that parses to this score.
     out.element("ZADD", &[format!("{:?}", member.score).as_bytes(), member.name]);
 }
 
@@ -142,7 +141,7 @@ fn write_member<W: Write>(member: &ScoredMember<'_>, out: &mut Encoder<W>) -> io
     out.bytes(&member.score.to_le_bytes())
 }
 
-/// Reads a text score, as written before Redis 4.0.
+/// Reads a score in text form, as written before Redis 4.0.
 fn read_text<R: Read>(source: &mut Source<R>) -> Result<f64, RdbError> {
     match source.byte()? {
         SCORE_NAN => Ok(f64::NAN),

@@ -3,24 +3,22 @@
 //! | type | encoding |
 //! | ---: | --- |
 //! | 15 | (Redis 5) nodes; number of entries, last id; groups |
-//! | 19 | (Redis 7.0) adds first id, highest deleted id and number of added entries after the last id; a group has its number of read entries |
+//! | 19 | (Redis 7.0) adds first id, highest deleted id and number of added entries after the last id, and to each group its number of read entries |
 //! | 21 | (Redis 7.2) adds the last active time of a consumer |
 //! | 26 | (Redis 8.6) adds idempotent producers after the groups |
 //!
-//! Nodes are their count, then two strings each: the id as sixteen bytes, big-endian, and the listpack. A
-//! group is its name and last id; the number of pending entries, each with its id in sixteen bytes, its
-//! delivery time in eight, and its number of deliveries; the number of consumers, each with its name, seen
-//! time, number of pending entries and their ids. Other numbers are encoded as lengths, and an id as two of
-//! them.
+//! Nodes are encoded as their number, then two strings per node: the id as sixteen bytes, big-endian, and the listpack.
+//! A group is encoded as its name and last id; the number of pending entries, each with its id in sixteen bytes, its
+//! delivery time in eight, and its number of deliveries; the number of consumers, each with its name, seen time, number
+//! of pending entries and their ids. Other numbers are encoded as lengths, and other ids as two lengths.
 //!
-//! Idempotent producers are the retention time in seconds, the maximum number of iids per producer, and the
-//! number of producers; each has its name, its number of iids, and each iid with the id of its entry; finally
-//! the numbers of added and of duplicate messages.
+//! Idempotent producers are encoded as the retention time in seconds, the maximum number of iids per producer, and the
+//! number of producers; each has its name, its number of iids, and each iid with the id of its entry; finally the
+//! numbers of added and of duplicate messages.
 //!
-//! Streams are written as type 19, the newest that Redis 7.0 reads and all later servers accept. If the
-//! active time of a consumer differs from its seen time, type 21 is written to keep it, unless the reader may
-//! be Redis 7.0. A stream with idempotent producers, a feature of only Redis 8.6, is written as type 26; for
-//! Valkey they are left out.
+//! Streams are written as type 19, the newest that Redis 7.0 reads and all later servers accept. If the active time of
+//! a consumer differs from its seen time, type 21 preserves it, unless the reader may be Redis 7.0. A stream with
+//! idempotent producers, a feature of Redis 8.6 only, is written as type 26; for Valkey the producers are omitted.
 
 mod commands;
 
@@ -48,9 +46,9 @@ const TYPE_WITH_PRODUCERS: u8 = 26;
 
 /// Approximate size of a part in bytes.
 const PART_BYTES: usize = 128 << 10;
-/// Value that stands for a missing time.
+/// The time written for a consumer that was never active.
 const NEVER_ACTIVE: i64 = -1;
-/// Value that stands for an unknown number where a length is expected.
+/// The length written in place of an unknown number.
 const UNKNOWN_COUNT: u64 = u64::MAX;
 const ID_BYTES: usize = 16;
 
@@ -80,8 +78,8 @@ impl Codec for StreamCodec {
         }
     }
 
-    /// A stream that is not stored in its serialized form arrives in at least two parts; the caller that
-    /// joins them checks that they fit.
+    /// Reads the first part. A stream too large to stay serialized always gets a second part, maybe empty; the caller
+    /// that joins them checks that they are consistent.
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let nodes = source.len()?;
         buffer.remaining.code = code;
@@ -119,7 +117,7 @@ impl MultipartCodec for StreamCodec {
         part.for_each(&mut |piece| commands::add_piece(&piece, out));
     }
 
-    /// Reads pieces until there are enough for a part.
+    /// Reads pieces until a part is full or the value ends.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let ValueBuffer {
             packed, first_buffer: id, second_buffer: bytes, remaining, stream_remaining, ..
@@ -146,8 +144,7 @@ fn raw_id_bytes(id: StreamId) -> [u8; ID_BYTES] {
     bytes
 }
 
-/// Selects the type code. `are_timed` returns whether omitting the active times of consumers would lose
-/// information.
+/// Selects the type code. `are_timed` returns whether omitting the active times of consumers would lose information.
 fn code(dialect: Dialect, has_producers: bool, are_timed: impl FnOnce() -> bool) -> u8 {
     match dialect {
         Dialect::Redis | Dialect::Redoubt if has_producers => TYPE_WITH_PRODUCERS,
@@ -225,26 +222,26 @@ fn write_piece<W: Write>(code: u8, piece: &StreamPiece<'_>, out: &mut Encoder<W>
     }
 }
 
-/// The part of a stream that is still to be read.
+/// What is still to be read of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Remaining {
     stage: ReadStage,
     /// Number of live entries in the nodes read so far.
     live_entries: u64,
     last_read_id: StreamId,
-    /// Id of the first live entry, where it is needed.
+    /// Id of the first live entry, recorded only if a group's entries-read counter must be derived from it.
     first_id: Option<StreamId>,
     /// Number of entries ever added, and the last generated id.
     entries_added: u64,
     last_id: StreamId,
     groups: u64,
-    /// Number of the group's pending entries that have no consumer yet.
+    /// Number of the current group's pending entries whose consumer has not been read yet.
     unowned_entries: u64,
     consumers: u64,
     producers: u64,
 }
 
-/// Which items come next, and how many of them.
+/// Which items come next in the input, with their remaining number where it is counted.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum ReadStage {
     #[default]
@@ -283,7 +280,7 @@ impl<R: Read> StreamReader<'_, R> {
         Ok(Millis(i64::from_le_bytes(self.source.array()?)))
     }
 
-    /// Reads the next items.
+    /// Reads the next item, or the header of the next group of items.
     fn read_step(&mut self, packed: &mut PackedBuilder) -> Result<(), RdbError> {
         self.remaining.stage = match self.remaining.stage {
             ReadStage::Done => ReadStage::Done,
@@ -342,12 +339,12 @@ impl<R: Read> StreamReader<'_, R> {
     }
 
     fn read_head(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
-        // Count the entries instead of trusting the file: old versions miscounted.
+        // Ignore the stored number of entries and count them, because old versions miscounted.
         let (_, last) = (self.source.len()?, self.id()?);
         let len = self.remaining.live_entries;
         let (mut max_deleted, mut added) = (StreamId::MIN, len);
         if self.code != TYPE_ORIGINAL {
-            // Skip the first id, because it is derived from the entries.
+            // Skip the first id, which is derived from the entries.
             self.id()?;
             (max_deleted, added) = (self.id()?, self.source.len()?);
         }
@@ -379,7 +376,7 @@ impl<R: Read> StreamReader<'_, R> {
         Ok(ReadStage::Pending(self.remaining.unowned_entries))
     }
 
-    /// Starts the idempotent producers if the type has them.
+    /// Starts reading the idempotent producers if the type code includes them; otherwise the stream is complete.
     fn read_after_groups(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
         if self.code != TYPE_WITH_PRODUCERS {
             return Ok(ReadStage::Done);
@@ -424,8 +421,8 @@ impl<R: Read> StreamReader<'_, R> {
 }
 
 impl Remaining {
-    /// Returns the number of entries a group has read up to `id`, derived from the entries of a stream that does not
-    /// record it.
+    /// Returns how many entries a group has read whose last id is `id`, derived from the entries because Redis 5 does
+    /// not record it.
     fn entries_read_up_to(&self, id: StreamId) -> Option<u64> {
         match self.first_id {
             _ if self.entries_added == 0 => Some(0),

@@ -1,4 +1,4 @@
-//! The RDB encoding of strings. There is one type; the length prefix determines the form.
+//! The RDB encoding of strings. There is one type code; the length prefix determines the encoding.
 
 use std::io::{self, Read, Write};
 

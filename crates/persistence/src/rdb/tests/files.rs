@@ -1,5 +1,5 @@
-//! Files written by real servers (scripts/make-rdb-files): equal data from Redis 7.0, Redis 8.0 and Valkey
-//! 9.1, with each type in each encoding of that server.
+//! Loads files that real servers wrote (scripts/make-rdb-files): the same data from Redis 7.0, Redis 8.0 and Valkey
+//! 9.1, with each value type in each encoding of that server.
 
 use keyspace::{DetachedValue, EncodingLimits, Key, Keyspace, Kind, StreamId, Table};
 

@@ -11,7 +11,7 @@ fn hash_row(name: &str, value: &str, expiry: Option<i64>) -> Row {
     (name.into(), value.into(), expiry.map(Millis))
 }
 
-/// Returns the fields stored from `value`, sorted because hashes are unordered.
+/// Stores `value` in a table and returns its fields, sorted because hashes are unordered.
 fn stored_fields(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");

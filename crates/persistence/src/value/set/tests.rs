@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write as write_value};
 
-/// Returns the members stored from `value`, and the set's encoding.
+/// Stores `value` in a table and returns its members and the encoding of the set.
 fn stored_members(
     value: PackedValue<'_>,
     then: impl FnOnce(&keyspace::Value<'_>),

@@ -6,7 +6,7 @@ use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write 
 
 type Row = (f64, Vec<u8>);
 
-/// Returns the members and scores stored from `value`, in order.
+/// Stores `value` in a table and returns its members with their scores, in order.
 fn stored_members(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");

@@ -7,7 +7,7 @@ use keyspace::{StreamHead, StreamId, StreamPiece, node_entries};
 
 use crate::value::commands::{CommandWords, Commands};
 
-/// Which parts of the current stream have been written.
+/// Progress within the current stream.
 #[derive(Debug, Default)]
 pub(in crate::value) struct StreamCommands {
     /// Number of entries written so far.
@@ -74,7 +74,8 @@ pub(super) fn add_piece(piece: &StreamPiece<'_>, out: &mut Commands) {
     }
 }
 
-/// Adds the commands for the head. To create an empty stream, an entry is added and trimmed at once.
+/// Adds the commands that set the stream's counters. An empty stream is created by adding an entry that is trimmed at
+/// once.
 fn add_head(head: &StreamHead, out: &mut Commands) {
     if out.stream.entries == 0 {
         let first = StreamId { millis: 0, sequence: 1 };
@@ -87,7 +88,7 @@ fn add_head(head: &StreamHead, out: &mut Commands) {
     out.add_key_command("XSETID", &[&[last.as_bytes()][..], &counts].concat());
 }
 
-/// Adds a pending entry of the consumer.
+/// Adds an XCLAIM that assigns a pending entry to the current consumer.
 fn add_owned(id: StreamId, out: &mut Commands) {
     let group = &mut out.stream.group;
     let Some((Millis(delivered), count)) = group.pending.remove(&id) else { return };

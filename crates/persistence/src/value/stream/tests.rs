@@ -10,15 +10,15 @@ const REDIS_PAYLOAD: &[u8] = b"\x13\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@
     \x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\x05\
     \x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\0\n\0`\xa96\"\xd9\
     \xac\xc4l";
-/// Payload of the same stream with a group `g`, whose consumers alice and bob own 1-1 and 5-0, and a group `h` at 3
-/// that has read seven entries.
+/// Payload of the stream in `REDIS_PAYLOAD` with two groups: `g`, whose consumers alice and bob own 1-1 and 5-0, and
+/// `h` with last id 3, which has read seven entries.
 const GROUPS_PAYLOAD: &[u8] = b"\x13\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\
     \x81a\x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\
     \x05\x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\x02\x01g\x05\
     \0\x03\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\xd0\x07\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\xe8\x03\0\0\
     \0\0\0\0\t\x02\x05alice\xa3N5\x05\xa2\x01\0\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\x03bob\x9dN5\x05\xa2\x01\0\0\
     \x01\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\x01h\x03\0\x07\0\0\n\0<\x97$\x0eit\xc6\x13";
-/// Payload of an equal stream, made by Valkey 9.1.
+/// Payload of the stream in `GROUPS_PAYLOAD`, made by Valkey 9.1.
 const VALKEY_PAYLOAD: &[u8] = b"\x15\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\x81a\
     \x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\x05\
     \x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\x02\x01g\x05\0\
@@ -26,7 +26,7 @@ const VALKEY_PAYLOAD: &[u8] = b"\x15\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01
     \0\0\0\t\x02\x05alice\x89Q5\x05\xa2\x01\0\0\x89Q5\x05\xa2\x01\0\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\x03bobwQ5\
     \x05\xa2\x01\0\0wQ5\x05\xa2\x01\0\0\x01\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\x01h\x03\0\x07\0\0P\0^6\x94n~L\r<";
 
-/// Stores a payload and passes the value to `then`.
+/// Restores a payload into a table and returns what `inspect` returns for the stored value.
 fn stored_stream<R>(payload: &[u8], then: impl FnOnce(&Value<'_>) -> R) -> Result<R, RestoreError> {
     let keyspace = Keyspace::new(1, 1);
     let key: Key<'_> = keyspace.key(b"key");
@@ -125,7 +125,8 @@ fn large_stream_round_trips_in_parts() {
     assert_eq!(dump_stream(&again), payload);
 }
 
-/// A changed payload with a valid checksum must give an error, or a stream that can be read and written.
+/// Restores a corrupted payload that has a valid checksum. It must give an error, or a stream that can be read and
+/// written.
 fn restores_or_fails_cleanly(body: &[u8]) {
     let mut buffer = ValueBuffer::new();
     let mut source = Source::new(&body[1..], 64, 1 << 20, false);
@@ -169,7 +170,7 @@ fn truncated_payloads_are_rejected() {
 fn inconsistent_streams_are_rejected() {
     let body = &REDIS_PAYLOAD[..REDIS_PAYLOAD.len() - 10];
     let head = body.len() - 9;
-    // Set the last id below the last entry, make a node id too short, and damage backward lengths.
+    // Corrupt the last id, the length of a node id, or the backward lengths.
     for (at, with) in [(head + 1, 4), (2, 15), (35, 1), (35, 3), (40, 2)] {
         let mut wrong = body.to_vec();
         wrong[at] = with;
@@ -179,7 +180,7 @@ fn inconsistent_streams_are_rejected() {
     }
 }
 
-/// Some old versions wrote a wrong number of entries.
+/// Some old Redis versions wrote a wrong number of entries.
 #[test]
 fn stored_entry_count_is_ignored() {
     let head = REDIS_PAYLOAD.len() - 10 - 9;
@@ -229,7 +230,7 @@ fn redis_8_6_streams_keep_active_times() {
     assert!(producers.find(b"p1", b"i2").is_some() && producers.find(b"prod2", b"i2").is_none());
 }
 
-/// Redis 5 does not record how many entries its groups have read, so the number is derived.
+/// Redis 5 does not record how many entries a group has read, so the number is derived.
 #[test]
 fn entries_read_of_redis_5_groups_is_derived() {
     let remaining =
