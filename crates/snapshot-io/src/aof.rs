@@ -1,8 +1,8 @@
 //! Loads the append-only file at startup.
 //!
-//! The base is loaded as an RDB, or executed command by command like the increments, in the same way as a
-//! master's stream. In files of Redis 4 to 6, commands follow the RDB. The last file may end in the middle of
-//! a command or transaction after a crash; it is truncated after its last complete command
+//! The base is loaded as an RDB, or executed command by command. The increments are executed in the same way as a
+//! master's replication stream. In files of Redis 4 to 6, an RDB is followed by commands. After a crash, the last file
+//! may end in the middle of a command or transaction; it is then truncated after its last complete command
 //! (`aof-load-truncated`). Any other error aborts the startup.
 
 use std::io::{self, Read, Seek, SeekFrom};
@@ -20,11 +20,11 @@ use slot_routing::ReplOffset;
 use crate::host::LoadEvent;
 use crate::rdb::{LoadError, LoadResult, Loader, clear};
 
-/// Bytes read and executed at once; a longer command extends the buffer.
+/// Number of bytes read and executed at once; a longer command extends the buffer.
 const BUFFER_LEN: usize = 1 << 20;
 /// Maximum length of an annotation line in bytes.
 const MAX_LINE_LEN: usize = 4096;
-/// The error text if commands are missing between two files, or contained in both.
+/// The error if the replication position of a file contradicts the end of the previous file.
 const POSITION_MISMATCH: &str = "what follows does not begin where what was before ends";
 
 /// Why the files were not loaded.
@@ -56,7 +56,7 @@ pub enum AofError {
         file_name(file)
     )]
     Format {
-        /// The file.
+        /// The malformed file.
         file: PathBuf,
         /// File offset of the malformed bytes.
         offset: u64,
@@ -70,26 +70,26 @@ pub enum AofError {
         error.strip_prefix("ERR ").unwrap_or(error)
     )]
     Command {
-        /// The file.
+        /// The file that contains the command.
         file: PathBuf,
         /// File offset of the command.
         offset: u64,
-        /// The error that the command would reply.
+        /// The error that the server would reply to the command.
         error: String,
     },
-    /// A file that is not the last one ends in the middle of a command.
+    /// A file other than the last one ends in the middle of a command.
     #[error(
         "Fatal error: the truncated file is not the last file: {} is complete only up to offset {complete_bytes}, and \
          loading it would lose the later files. Make a backup of your AOF files, and repair them by hand",
         file_name(file)
     )]
     TruncatedBefore {
-        /// The file.
+        /// The incomplete file.
         file: PathBuf,
         /// Offset up to which the file consists of complete commands.
         complete_bytes: u64,
     },
-    /// The last file ends in the middle of a command and must not be repaired.
+    /// The last file ends in the middle of a command, and truncating it is not permitted.
     #[error(
         "Unexpected end of file reading the append only file {}. You can: 1) Make a backup of your AOF file, then use \
          redoubt check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' \
@@ -97,38 +97,37 @@ pub enum AofError {
         file_name(file)
     )]
     Truncated {
-        /// The file.
+        /// The incomplete file.
         file: PathBuf,
         /// Offset up to which the file consists of complete commands.
         complete_bytes: u64,
     },
 }
 
-/// The result of executing the commands of the files.
+/// The replication position reached while executing the commands of the files.
 #[derive(Debug, Default)]
 struct ReplayState {
-    /// The position in the replication stream, as far as the annotations state it.
+    /// The replication position after the last executed command; `None` while no annotation has stated it.
     position: Option<Position>,
-    /// The position at the start of the current file. Commands before the first position annotation may not
-    /// belong to the stream: on a replica, a SELECT precedes it.
+    /// The replication position at the start of the current file. The commands before the first position annotation may
+    /// not belong to the stream; on a replica, for example, a SELECT precedes it.
     start: Option<Position>,
 }
 
 impl ReplayState {
-    /// Applies an annotation line. Returns false if its position in the stream contradicts the commands
-    /// before it.
+    /// Applies an annotation line. Returns false if the line states a replication position that contradicts the
+    /// preceding commands.
     fn apply_position(&mut self, line: &[u8]) -> bool {
         let Some(ReplAnnotation { history, offset }) = ReplAnnotation::parse(line) else {
             return true;
         };
         let Ok(id) = ReplId::parse(history.as_bytes()) else { return true };
         if id == ReplId::NONE {
-            // The commands up to the next annotation are not part of the stream. The next annotation states the
-            // position after them.
+            // The following commands are not part of the stream. The next annotation states the position after them.
             (self.position, self.start) = (None, None);
             return true;
         }
-        // A change of the replication id keeps the offset.
+        // The replication id may change, but the offset continues.
         let follows = |at: Position| at.offset.0 == offset;
         let known = self.position.into_iter().chain(self.start.take());
         let is_right = self.position.is_none() || known.into_iter().any(follows);
@@ -142,25 +141,25 @@ impl ReplayState {
 pub struct AofLoadResult {
     /// The result of loading the base if it was an RDB; otherwise empty.
     pub base: LoadResult,
-    /// The position in the replication stream, as far as the files state it.
+    /// The replication position at the end; `None` if the files do not state it.
     pub position: Option<Position>,
-    /// The database selected by the stream at the end.
+    /// The database selected by the last command.
     pub db: u16,
 }
 
-/// A file of commands, and the offset at which its commands begin.
+/// The commands of a file, which may start after an RDB.
 #[derive(Debug)]
 struct AofFileRange<'a> {
     file: &'a FileToLoad,
     start: u64,
-    /// Whether this file may be truncated after its last complete command (`aof-load-truncated`); only the
-    /// last file may.
+    /// Whether an incomplete file may be truncated after its last complete command (`aof-load-truncated`). True only
+    /// for the last file.
     may_truncate: bool,
 }
 
 impl Loader<'_> {
-    /// Replaces all data by that of the files. If `truncates`, the last file is truncated after its last
-    /// complete command.
+    /// Replaces all data with that of the files. If `truncates` is set and the last file is incomplete, it is truncated
+    /// after its last complete command.
     ///
     /// # Errors
     /// The files cannot be read or are malformed.
@@ -184,7 +183,7 @@ impl Loader<'_> {
                 self.host.report_event(LoadEvent::RdbBase);
                 let len = folder.disk.len(&file.name).map_err(in_file)?;
                 let input = folder.disk.read(&file.name).map_err(in_file)?;
-                // Keep expired keys: a later command may extend their lifetime.
+                // Keep expired keys, because a later command may extend their lifetime.
                 base = self
                     .replace(input, len, false, || true)
                     .map_err(|error| AofError::Base { file: path(), error })?;
@@ -203,8 +202,7 @@ impl Loader<'_> {
         Ok(AofLoadResult { base, position: replay.position, db: session.db() })
     }
 
-    /// Executes the commands of a file. If it ends in the middle of a command, it is truncated where
-    /// permitted.
+    /// Executes the commands of a file. Truncates the file if it ends in the middle of a command and may be truncated.
     fn run_file<D: AofStorage>(
         &self,
         disk: &D,
@@ -239,8 +237,8 @@ impl Loader<'_> {
         }
     }
 
-    /// Executes commands, the first of which starts at offset `begin`. Returns the offset up to which
-    /// commands and transactions are complete.
+    /// Executes commands that start at offset `begin` of a file. Returns the offset up to which commands and
+    /// transactions are complete.
     fn run_commands(
         &self,
         session: &mut Session,
@@ -254,7 +252,7 @@ impl Loader<'_> {
         if session.in_transaction()
             && let Some(position) = &mut replay.position
         {
-            // The commands of an incomplete transaction were not executed and are truncated with it.
+            // Exclude the commands of an incomplete transaction: they were not executed, and are truncated.
             position.offset.0 -= reader.offset - reader.complete_bytes;
         }
         self.engine.discard_transaction(session);
@@ -262,7 +260,7 @@ impl Loader<'_> {
     }
 }
 
-/// Returns the position in the replication stream at which an RDB was written.
+/// Returns the replication position at which an RDB was written; `None` if it does not state one.
 #[must_use]
 pub fn position_of(loaded: &LoadResult) -> Option<Position> {
     let id = ReplId::parse(loaded.repl_id.as_deref()?).ok()?;
@@ -281,7 +279,7 @@ fn is_rdb(disk: &impl Disk, name: &str) -> io::Result<bool> {
     Ok(head.starts_with(b"REDIS") || head.starts_with(b"VALKEY"))
 }
 
-/// Why reading stopped before the end of the file.
+/// Why executing a file stopped before its end.
 #[derive(Debug)]
 enum ReplayError {
     Io(io::Error),
@@ -290,7 +288,7 @@ enum ReplayError {
         offset: u64,
         reason: String,
     },
-    /// An unknown command, or one with a wrong number of arguments.
+    /// The command at this offset is unknown or has a wrong number of arguments.
     Command {
         offset: u64,
         error: String,
@@ -303,12 +301,12 @@ impl From<io::Error> for ReplayError {
     }
 }
 
-/// Reads a file incrementally.
+/// Reads the commands of a file and executes them.
 struct Reader<'a, R> {
     loader: &'a Loader<'a>,
     worker: Worker,
     file: R,
-    /// Bytes that were read and not executed yet; they start with a command or an annotation.
+    /// Bytes that were read but not executed yet. They start with a command or an annotation.
     input: Vec<u8>,
     parser: Parser,
     batch: Batch,
@@ -336,7 +334,7 @@ impl<'a, R: Read> Reader<'a, R> {
     fn run(&mut self, session: &mut Session, replay: &mut ReplayState) -> Result<(), ReplayError> {
         loop {
             let before = self.input.len();
-            // For a command longer than the buffer, double the buffer with each read.
+            // Double the buffer with each read if a command is longer than the buffer.
             let room = BUFFER_LEN.max(before);
             (&mut self.file).take(room as u64).read_to_end(&mut self.input)?;
             if self.input.len() == before {
@@ -346,7 +344,7 @@ impl<'a, R: Read> Reader<'a, R> {
         }
     }
 
-    /// Executes the commands up to the next annotation and applies that annotation. Returns whether there was one.
+    /// Executes the commands up to the next annotation and applies it. Returns whether an annotation was found.
     fn run_until_annotation(
         &mut self,
         session: &mut Session,
@@ -394,12 +392,12 @@ impl<'a, R: Read> Reader<'a, R> {
         Ok(more)
     }
 
-    /// Creates a format error at `done` bytes of the input.
+    /// Creates the error for malformed bytes at index `done` of the input.
     fn stop(&self, done: usize, reason: &str) -> ReplayError {
         ReplayError::Format { offset: self.offset + done as u64, reason: reason.to_owned() }
     }
 
-    /// Finds the first unknown or malformed command among these requests, and the error that it would reply.
+    /// Finds the first of these requests that is unknown or has a wrong number of arguments, and its error.
     fn find_unknown_command(&self, numbers: Range<usize>) -> Option<(usize, CommandError)> {
         let registry = self.loader.commands.registry();
         let fault = |number: usize| registry.check(self.batch.args(number, &self.input)).err();
@@ -429,7 +427,7 @@ impl<'a, R: Read> Reader<'a, R> {
             if matches!(flow, DispatchStatus::Node(_)) {
                 host.on_command(self.batch.args(after, &self.input));
             }
-            // Commands that the engine does not execute (such as PING and REPLCONF) change no data.
+            // The engine does not execute commands such as PING and REPLCONF. They change no data.
             next = if matches!(flow, DispatchStatus::Node(_) | DispatchStatus::Paused) {
                 after + 1
             } else {

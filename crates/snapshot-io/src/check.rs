@@ -4,9 +4,9 @@
 //! for one part of a large value, and in addition:
 //!
 //! - The parts of one set, sorted set or hash must not share an element, and the parts of a stream must fit together.
-//!   For this the check keeps a hash of each element of the value that is being read, or the stream itself, up to
-//!   [`MAX_KEPT_BYTES`]. If a value is larger, only its parts are checked one by one, and the load finds other errors
-//!   after the old data is gone.
+//!   For this, the check remembers a hash of each element of the value that is being read, or the stream itself, up to
+//!   [`MAX_KEPT_BYTES`]. The parts of a larger value are checked only one by one, so the load may still find an error
+//!   after the old data is dropped.
 //! - The small values of one slot must fit in its pages. The check adds up their sizes, eight bytes per slot. Only the
 //!   load knows how many bytes of the pages stay unused, so it may still reject a slot that is fuller than three
 //!   quarters of [`slot_capacity`](keyspace::slot_capacity).
@@ -22,14 +22,14 @@ use slot_routing::{SLOT_COUNT, Slot};
 use crate::rdb::{DUPLICATE_ELEMENT, LoadError, Loader};
 use crate::store_queue::PREFETCH_BATCH;
 
-/// Maximum memory for the elements of one value: 8,388,608 hashes, or a stream of this size.
+/// Maximum memory for checking the elements of one value: 8,388,608 hashes, or a stream of this size.
 const MAX_KEPT_BYTES: usize = 128 << 20;
-/// Bytes by which the last batch may exceed a slot's capacity, because the load checks a slot only before each batch of
-/// keys.
+/// Number of bytes by which one batch of keys may exceed a slot's capacity, because the load checks the capacity only
+/// before each batch.
 const MAX_BATCH_BYTES: u64 = (PREFETCH_BATCH as u64) << 13;
 
 impl Loader<'_> {
-    /// Checks that [`Loader::replace`] would accept `input`. The data is not changed.
+    /// Checks that [`Loader::replace`] would accept `input`. The current data is not changed.
     ///
     /// # Errors
     /// The error that the load would return.
@@ -72,16 +72,16 @@ impl Loader<'_> {
     }
 }
 
-/// What the check keeps of a large value whose parts are being read.
+/// What the check remembers of a large value while its parts are read.
 #[derive(Debug, Default)]
 enum KeptElements {
-    /// Nothing is kept: there is no large value, it may contain an element twice, or it is too large.
+    /// Nothing: no large value is being read, or it may contain duplicates, or it is too large.
     #[default]
     None,
-    /// Two hashes per element are kept. One hash of 64 bits is not enough: an accidental collision in a correct
-    /// snapshot would keep a replica from synchronizing.
+    /// Two hashes per element. A single 64-bit hash is not enough: an accidental collision in a valid snapshot would
+    /// prevent a replica from synchronizing.
     Hashes(Vec<[u64; 2]>),
-    /// The value itself, which refuses elements out of order, and its size in bytes.
+    /// The value itself, which rejects elements out of order, and its size in bytes.
     Ordered(DetachedValue, usize),
 }
 
@@ -94,7 +94,7 @@ impl KeptElements {
         }
     }
 
-    /// Adds a part. Returns false if the part of a stream does not fit the earlier parts.
+    /// Adds a part. Returns false if it is a stream's part that does not fit the earlier parts.
     fn add(&mut self, part: PackedValue<'_>, keyspace: &Keyspace, limits: &EncodingLimits) -> bool {
         let (is_within, fits) = match self {
             Self::None => return true,
@@ -131,7 +131,7 @@ fn push_hashes(hashes: &mut Vec<[u64; 2]>, part: PackedValue<'_>, keyspace: &Key
     });
 }
 
-/// Total bytes of small values, by database and slot.
+/// Total size in bytes of the small values, by database and slot.
 #[derive(Debug, Default)]
 struct SlotSizes(Vec<Vec<u64>>);
 
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::testing::IgnoringHost;
 
-    /// Builds a snapshot with one string and, if `library` is not empty, a function library.
+    /// Builds a snapshot with one string key and, unless `library` is empty, a function library.
     fn snapshot(value: &[u8], library: &str) -> Vec<u8> {
         let mut bytes = b"REDIS0011".to_vec();
         if !library.is_empty() {
@@ -169,7 +169,7 @@ mod tests {
         bytes.extend([0xFE, 0, 0, 1, b'k', value.len() as u8]);
         bytes.extend(value);
         bytes.push(0xFF);
-        // A checksum of zero means that there is none.
+        // A checksum of zero means that the file has no checksum.
         bytes.extend([0; 8]);
         bytes
     }
@@ -222,7 +222,7 @@ mod tests {
         });
     }
 
-    /// Encodes a length as in RDB files.
+    /// Encodes `number` as an RDB length of two bytes.
     fn len(number: usize) -> [u8; 2] {
         [0x40 | (number >> 8) as u8, number as u8]
     }
@@ -231,8 +231,8 @@ mod tests {
         [&len(bytes.len())[..], bytes].concat()
     }
 
-    /// Builds a snapshot with the key `k`: a value of this type with a hundred bytes per element, so that it is read in
-    /// parts.
+    /// Builds a snapshot whose key `k` has a value of type `code` with a hundred bytes per element, so that the value
+    /// is read in parts.
     fn large_value(code: u8, elements: &[usize]) -> Vec<u8> {
         let mut bytes = [&b"REDIS0011"[..], &[0xFE, 0, code, 1, b'k'], &len(elements.len())].concat();
         for element in elements {
@@ -264,7 +264,7 @@ mod tests {
                 assert!(loader.replace(bytes.as_slice(), 0, false, || true).is_err(), "the load agrees");
             });
         }
-        // A list may contain an element twice.
+        // A list may contain equal elements.
         with_loader(|loader| loader.check(large_value(1, &repeated).as_slice()).unwrap());
     }
 

@@ -1,14 +1,14 @@
-//! The interface between a load and the process that runs it: time and progress reports.
+//! The interface between a load and the process that runs it: clocks and progress reports.
 
 use clock::Millis;
 use resp::Args;
 
-/// The process that runs a load.
+/// What a load needs from the process that runs it.
 pub trait LoadHost {
     /// Returns the wall-clock time.
     fn now(&self) -> Millis;
 
-    /// Returns a monotonic clock that counts nanoseconds.
+    /// Returns a function that reads a monotonic clock in nanoseconds.
     fn nanos(&self) -> fn() -> u64;
 
     /// Called before a snapshot of `total` bytes is read.
@@ -17,18 +17,18 @@ pub trait LoadHost {
     /// Called periodically with the number of bytes and keys read so far.
     fn report_progress(&self, read: u64, keys: u64);
 
-    /// Called with the memory usage that the snapshot's writer recorded.
+    /// Called with the memory usage that the snapshot states, in bytes.
     fn used_memory(&self, bytes: u64);
 
     /// Called after each key that was read.
     fn on_key_read(&self);
 
-    /// Called for a command of a file that the engine does not execute.
+    /// Called for an AOF command that the engine does not execute.
     fn on_command(&self, args: Args<'_>) {
         let _ = args;
     }
 
-    /// Called for an event that users should see, for example in the log.
+    /// Reports an event that users should see, for example in the log.
     fn report_event(&self, event: LoadEvent<'_>);
 }
 
@@ -37,7 +37,7 @@ pub trait LoadHost {
 pub enum LoadEvent<'a> {
     /// The load of an AOF file starts.
     FileStarted,
-    /// The base of the AOF is an RDB, and is about to be loaded.
+    /// The base of the AOF is an RDB, which is about to be loaded.
     RdbBase,
     /// An AOF file has been loaded.
     FileLoaded {
@@ -50,13 +50,13 @@ pub enum LoadEvent<'a> {
     EmptyKey(&'a [u8]),
     /// A command failed with this error.
     CommandFailed(&'a str),
-    /// A file is incomplete and is about to be truncated.
+    /// A file ends in the middle of a command and is about to be truncated.
     Truncating {
-        /// The file name.
+        /// The name of the incomplete file.
         name: &'a str,
-        /// The new length in bytes.
+        /// The length in bytes after truncation.
         complete_bytes: u64,
     },
-    /// The file was truncated.
+    /// The file with this name was truncated.
     Truncated(&'a str),
 }

@@ -1,12 +1,11 @@
 //! Loads an engine's data from files and writes it to files.
 //!
-//! [`Loader`] loads a snapshot: one thread reads and decodes it, others store the keys. [`Loader::check`]
-//! only decodes it. [`Loader::run_files`] executes the commands of an append-only file. [`take_snapshot`],
-//! [`write_rdb`] and [`write_commands`] take and write a snapshot.
+//! [`Loader`] loads a snapshot: one thread reads and decodes it, other threads store the keys. [`Loader::check`] only
+//! decodes it. [`Loader::run_files`] executes the commands of an append-only file. [`take_snapshot`], [`write_rdb`] and
+//! [`write_commands`] take and write a snapshot.
 //!
-//! Input and output are `Read` and `Write`, and an append-only file is accessed through
-//! [`append_only::AofStorage`], so a simulated node runs the same code as a real one. The time and progress
-//! reports go through a [`LoadHost`].
+//! Input and output are `Read` and `Write`, and an append-only file is accessed through [`append_only::AofStorage`], so
+//! a simulated node runs the same code as a real one. Clocks and progress reports are provided by a [`LoadHost`].
 #![forbid(unsafe_code)]
 
 mod aof;

@@ -1,8 +1,8 @@
 //! Loads a snapshot.
 //!
-//! One thread reads and decodes the file; as many threads as there are workers store the keys ([`store_queues`]),
-//! each for its own slots, so that they never wait for each other and the parts of a key stay in order. The
-//! data in flight between them is bounded, and so is the buffered part of a large hash.
+//! One thread reads and decodes the file. As many threads as there are workers store the keys ([`store_queues`]). Each
+//! has its own slots, so the threads never wait for each other, and the parts of a key stay in order. The number of
+//! bytes between reading and storing is limited, and so is the buffered part of a large hash.
 
 use std::io::Read;
 use std::sync::atomic::Ordering;
@@ -17,18 +17,18 @@ use crate::host::{LoadEvent, LoadHost};
 use crate::skipped_keys::SkippedKeys;
 use crate::store_queue::{StoreErrors, StoreQueue, store_queue};
 
-/// Maximum number of bytes on the way to the storing threads; the threads may be processing the same number besides.
+/// Maximum number of bytes queued for the storing threads. The threads may be processing as many again.
 const MAX_BYTES_IN_FLIGHT: usize = 1 << 20;
-/// Minimum number of bytes that a key and its value take in a file. An announced key count that exceeds this is false.
+/// Minimum number of bytes that a key and its value take in a file. A larger key count than this allows is ignored.
 const MIN_BYTES_PER_KEY: u64 = 4;
-/// Maximum number of skipped keys that are logged by name.
+/// Maximum number of skipped keys that are logged individually.
 const MAX_LOGGED_KEYS: u64 = 10;
 pub(crate) const DUPLICATE_ELEMENT: RdbErrorReason =
     RdbErrorReason::BadValue("a value with the same element twice");
 /// Number of items between two progress reports.
 const ITEMS_PER_PROGRESS_REPORT: usize = 1024;
 
-/// Why a file was not loaded.
+/// Why a snapshot was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be opened.
@@ -37,13 +37,13 @@ pub enum LoadError {
     /// The file cannot be read or is malformed.
     #[error("{0}")]
     Read(#[from] RdbError),
-    /// A database number is not configured: the number, and the highest allowed one.
+    /// The file uses a database that is not configured: its number, and the highest allowed one.
     #[error("the file has a database {0}, and there are only {1}")]
     Database(u16, u16),
     /// The file ends too early.
     #[error("the master's connection ended before its snapshot did")]
     Incomplete,
-    /// The pages of a slot are full.
+    /// The pages of a slot have no room for its keys.
     #[error("the file has more small values of one slot than a slot can hold")]
     SlotFull,
     /// A function library failed to load.
@@ -60,24 +60,24 @@ pub struct LoadResult {
     pub expired_keys: u64,
     /// Number of skipped keys with empty collections.
     pub empty_keys: u64,
-    /// The deletions of skipped keys and fields, for the replicas of this node's history.
+    /// Commands that delete the skipped keys and fields on the replicas of this node.
     pub skipped_keys: SkippedKeys,
-    /// The replication id of the writer when it wrote the snapshot.
+    /// The replication id that the snapshot states.
     pub repl_id: Option<Vec<u8>>,
-    /// The replication offset of the writer when it wrote the snapshot.
+    /// The replication offset that the snapshot states.
     pub repl_offset: Option<i64>,
     /// The database selected in the replication stream at `repl_offset`.
     pub stream_db: Option<u16>,
-    /// The migrating slots of the master that wrote the snapshot.
+    /// The migrating slots that the snapshot states, in the format of [`persistence::RdbInfo::slot_states`].
     pub slot_states: Vec<u8>,
-    /// Length of the RDB; commands follow it in an old append-only file.
+    /// Length of the RDB in bytes. In an old append-only file, commands follow it.
     pub bytes: u64,
     /// Source texts of the function libraries.
     libraries: Vec<Vec<u8>>,
 }
 
 impl LoadResult {
-    /// Records a metadata field of the file.
+    /// Records a metadata field of the file if the field is relevant.
     fn record_aux(&mut self, name: &[u8], value: &[u8]) {
         match name {
             b"repl-id" => self.repl_id = Some(value.to_vec()),
@@ -98,11 +98,11 @@ pub struct Loader<'a> {
     pub engine: &'a Engine,
     /// The command table for AOF commands.
     pub commands: &'a Commands,
-    /// Number of storing threads.
+    /// Number of threads that store keys.
     pub threads: usize,
     /// Whether to verify checksums (`rdbchecksum`).
     pub verify_checksum: bool,
-    /// Maximum number of bytes of deletions that are kept for the log.
+    /// Maximum number of bytes of [`SkippedKeys`].
     pub max_deletion_bytes: u64,
     /// The process that runs the load.
     pub host: &'a dyn LoadHost,
@@ -115,10 +115,10 @@ impl std::fmt::Debug for Loader<'_> {
 }
 
 impl Loader<'_> {
-    /// Replaces all data by that of a snapshot of about `len` bytes. From now on commands get LOADING, until the caller
-    /// ends that state once the meaning of the data, or of an empty dataset, is clear. If `drop_expired` (on a master),
-    /// expired keys and fields are skipped; a replica keeps them until its master deletes them. `whole` is called at
-    /// the end and returns whether the input was complete.
+    /// Replaces all data with that of a snapshot of about `len` bytes. From now on commands get LOADING; the caller
+    /// ends that state once the loaded (or empty) dataset may be served. With `drop_expired`, as on a master, expired
+    /// keys and fields are skipped; a replica stores them until its master deletes them. `whole` is called at the end
+    /// and returns whether the input was complete.
     ///
     /// # Errors
     /// The snapshot cannot be read or is malformed. The dataset is empty afterwards, unless the header was already
@@ -133,11 +133,10 @@ impl Loader<'_> {
         self.replace_after(input, len, drop_expired, || (), whole)
     }
 
-    /// Like [`Self::replace`], but also calls `before` directly before the old data is dropped, after the header was
-    /// read.
+    /// Like [`Self::replace`], but calls `before` after the header was read, directly before the old data is dropped.
     ///
     /// # Errors
-    /// Those of [`Self::replace`]. If `before` was not called, the data is unchanged.
+    /// Same as [`Self::replace`]. If `before` was not called, the data is unchanged.
     pub fn replace_after(
         &self,
         input: impl Read,
@@ -154,20 +153,19 @@ impl Loader<'_> {
         let outcome =
             outcome.and_then(|loaded| if whole() { Ok(loaded) } else { Err(LoadError::Incomplete) });
         if outcome.is_err() {
-            // A part of a file is not a valid dataset, so drop it.
+            // Drop the incomplete data.
             flush(self.engine);
         }
         self.engine.invalidate_all_watches();
         outcome
     }
 
-    /// Loads a snapshot beside the current data, and swaps the two once the snapshot is complete according to `whole`;
-    /// `before` is called directly before the swap. The old data stays until then: commands are served from it if
-    /// `served`, otherwise they get LOADING until the caller ends that state. Both data sets need memory at the same
-    /// time.
+    /// Loads a snapshot into a second dataset, and swaps the two datasets if the snapshot is complete according to
+    /// `whole`; `before` is called directly before the swap. Until then, commands use the old data if `served`;
+    /// otherwise they get LOADING until the caller ends that state. Both datasets need memory at the same time.
     ///
     /// # Errors
-    /// Those of [`Self::replace`]. The data is unchanged then, and `before` was not called.
+    /// Same as [`Self::replace`], but the data is unchanged and `before` was not called.
     pub fn replace_by_exchange(
         &self,
         input: impl Read,
@@ -182,7 +180,7 @@ impl Loader<'_> {
         engine
             .settings
             .set_node_flag(if served { NodeFlags::ASYNC_LOADING } else { NodeFlags::LOADING }, true);
-        // Hash secrets are set once per process, so the seed does not matter here.
+        // The seed has no effect, because hash secrets are set once per process.
         let aside = engine.keyspace.empty_like(0);
         let loaded = self.load_into(&aside, rdb, len, false)?;
         if !whole() {
@@ -195,7 +193,7 @@ impl Loader<'_> {
         Ok(loaded)
     }
 
-    /// Adds a snapshot to the current data; the snapshot wins for keys in both. Commands get LOADING as with
+    /// Adds a snapshot to the current data. The snapshot replaces keys that exist in both. Commands get LOADING, as in
     /// [`Self::replace`].
     ///
     /// # Errors
@@ -242,10 +240,10 @@ impl Loader<'_> {
             });
             let mut store_queues: Vec<StoreQueue> = store_queues.collect();
             let outcome = self.read_items(rdb, len, drop_expired, &mut store_queues);
-            // Store all decoded entries even before returning an error; the caller removes them.
+            // Store all decoded entries even after an error, so that the caller can remove them.
             store_queues.iter_mut().for_each(StoreQueue::send);
             outcome
-            // The scope waits for all threads to finish.
+            // Leaving the scope waits for all threads.
         })?;
         if errors.is_full() {
             return Err(LoadError::SlotFull);
@@ -259,7 +257,7 @@ impl Loader<'_> {
         Ok(loaded)
     }
 
-    /// Reads the snapshot to its end and passes each key to the thread of its slot.
+    /// Reads the snapshot to its end and sends each key to the thread that stores its slot.
     fn read_items(
         &self,
         mut loader: RdbLoader<impl Read>,
@@ -324,7 +322,7 @@ impl Loader<'_> {
         Ok(loaded)
     }
 
-    /// Counts a key with an empty collection, which is not stored. Only the first few are logged.
+    /// Counts a skipped key with an empty collection. Only the first few such keys are logged.
     fn skip_empty(&self, key: &[u8], loaded: &mut LoadResult) {
         loaded.empty_keys += 1;
         if loaded.empty_keys <= MAX_LOGGED_KEYS {
@@ -333,7 +331,7 @@ impl Loader<'_> {
     }
 }
 
-/// Swaps all keys of `aside` with the current keys.
+/// Swaps the keys of all databases between `aside` and the engine.
 fn exchange_databases(engine: &Engine, aside: &Keyspace) {
     let turn = engine.keyspace.acquire_global_lock();
     let mut taken = Vec::new();
@@ -347,11 +345,11 @@ fn exchange_databases(engine: &Engine, aside: &Keyspace) {
             }
         }
     }
-    // Drop the tables here, with no slot locked.
+    // Drop the old tables while no slot is locked.
     drop(taken);
 }
 
-/// Removes all data; commands get LOADING from now on.
+/// Removes all data. Commands get LOADING until the caller ends that state.
 pub fn clear(engine: &Engine) {
     engine.settings.set_node_flag(NodeFlags::LOADING, true);
     flush(engine);
@@ -364,11 +362,11 @@ fn flush(engine: &Engine) {
     for slot in LockedSlots::all(&turn).iter_mut() {
         taken.extend(slot.databases().into_iter().filter_map(|db| slot.take(db).table));
     }
-    // Drop the tables here, with no slot locked.
+    // Drop the old tables while no slot is locked.
     drop(taken);
 }
 
-/// Removes expired hash fields, and hashes without any field left.
+/// Removes expired hash fields, and the hashes that become empty.
 fn drop_expired_fields(keyspace: &Keyspace, now: Millis, loaded: &mut LoadResult, max_deletion_bytes: u64) {
     let (mut key, mut name) = (Vec::new(), Vec::new());
     for slot in keyspace.slots_with_expiries_due(now) {
@@ -382,14 +380,14 @@ fn drop_expired_fields(keyspace: &Keyspace, now: Millis, loaded: &mut LoadResult
     }
 }
 
-/// Returns a number of keys that nearly every slot stays below, given the total. A slight underestimate costs one
-/// growth step; an overestimate leaves index lines empty.
+/// Returns the number of keys to preallocate per slot, given the total; nearly every slot has fewer keys. An estimate
+/// that is slightly too low costs one growth step; one that is too high leaves index lines empty.
 fn expected_keys_per_slot(keys: u64) -> usize {
     let mean = keys / SLOT_COUNT as u64;
     (mean - mean.isqrt()) as usize
 }
 
-/// Converts a key's usage in the file; `None` if this server's eviction policy uses another measure.
+/// Converts a key's usage information in the file; `None` if the current eviction policy does not use it.
 fn usage_from_file(entry: &RdbEntry<'_>, now: Millis, by_frequency: bool) -> Option<Usage> {
     if by_frequency {
         entry.usage.frequency.map(|counter| Usage::with_frequency(now, counter))

@@ -1,21 +1,21 @@
 //! Collects the deletions of expired keys that a load skipped.
 //!
-//! Replicas of this node may have loaded the same history including those keys, and delete the keys only when the log
-//! tells them to. The deletions are logged after the history got a new replication id, because no other node has these
-//! deletions under the old id.
+//! Replicas of this node may have loaded the same data including those keys, and delete them only when the replication
+//! stream tells them to. The deletions are written to the stream under a new replication id, because no other node has
+//! them under the old id.
 
-/// Deletions of the keys that a load skipped, for the log.
+/// Commands that delete the keys and fields that a load skipped.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct SkippedKeys {
-    /// Commands in wire format, by database in file order.
+    /// Commands in RESP encoding with their database, in file order.
     runs_by_database: Vec<(u16, Vec<u8>)>,
     bytes: u64,
     has_overflowed: bool,
 }
 
 impl SkippedKeys {
-    /// Records a command that deletes a key, or fields of a key. If the commands exceed `most` bytes, they would not
-    /// fit the log, so all are discarded.
+    /// Records a command that deletes a key, or fields of a key. If all commands together exceed `most` bytes, they are
+    /// discarded, because they would not fit in the replication log.
     pub fn add(&mut self, db: u16, command: &[&[u8]], most: u64) {
         if self.has_overflowed {
             return;
@@ -33,7 +33,7 @@ impl SkippedKeys {
         }
     }
 
-    /// Returns the commands; `None` if they exceed the log size.
+    /// Returns the commands by database; `None` if they exceeded the limit.
     #[must_use]
     pub fn to_commands(&self) -> Option<&[(u16, Vec<u8>)]> {
         (!self.has_overflowed).then_some(&self.runs_by_database)

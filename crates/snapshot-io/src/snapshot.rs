@@ -12,7 +12,7 @@ use slot_routing::SlotSet;
 /// The state of all data at one moment.
 #[derive(Debug)]
 pub struct SnapshotState {
-    /// The keys and values; `None` if they are not needed.
+    /// The keys and values; `None` if only the function libraries are written.
     snapshot: Option<Snapshot>,
     /// Approximate key counts per database.
     sizes: Vec<DatabaseSize>,
@@ -28,7 +28,7 @@ impl SnapshotState {
         self.sizes.iter().map(|size| size.keys).sum()
     }
 
-    /// Drops the keys and values, so that only the function libraries remain.
+    /// Drops the keys and values; only the function libraries are then written.
     pub fn drop_data(&mut self) {
         self.snapshot = None;
         self.sizes.clear();
@@ -52,19 +52,20 @@ impl SnapshotState {
     }
 }
 
-/// Captures all data now. Returns the state together with the result of `at_cut`, which runs while the state is
-/// captured, and the nanoseconds for which all slots were locked. `None` if too many snapshots are active.
+/// Captures all data at this moment. Also calls `at_cut` while all slots are locked, and returns its result together
+/// with the snapshot. The number is how many nanoseconds the slots were locked. Returns `None` if too many snapshots
+/// are active.
 pub fn take_snapshot<R>(
     engine: &Engine,
     nanos: fn() -> u64,
     at_cut: impl FnOnce() -> R,
 ) -> (Option<(SnapshotState, R)>, u64) {
     let turn = engine.keyspace.acquire_global_lock();
-    // Compute this before locking, because it visits every slot.
+    // Count the keys before locking, because counting visits every slot.
     let sizes = engine.keyspace.sizes();
     let ready = engine.keyspace.prepare_cut();
     let began = nanos();
-    // A change of function libraries locks every slot, so the libraries cannot change while all slots are held.
+    // A change of the function libraries locks every slot, so they cannot change while all slots are locked here.
     let functions = &engine.scripts.functions;
     let cut = ready.cut(&turn, || (at_cut(), functions.libraries()));
     let took = nanos() - began;
@@ -82,19 +83,19 @@ pub fn take_snapshot<R>(
     (state, took)
 }
 
-/// Observes the progress of writing a snapshot.
+/// Observes, and can abort, the writing of a snapshot.
 pub trait WriteObserver {
-    /// Called after a part of a slot with this many keys was written. No slot is locked.
+    /// Called after `keys` keys of a slot were written. No slot is locked.
     ///
     /// # Errors
     /// An error aborts writing.
     fn on_part_written(&mut self, keys: u64) -> io::Result<()>;
 }
 
-/// Writes the snapshot as an RDB. No slot is locked during writes.
+/// Writes a snapshot as an RDB. No slot is locked while writing to `out`.
 ///
 /// # Errors
-/// Those of `out`, and the error that aborted writing.
+/// The error of `out`, or the error with which the observer aborted writing.
 pub fn write_rdb(
     state: SnapshotState,
     options: WriteOptions,
@@ -111,10 +112,10 @@ pub fn write_rdb(
     writer.finish().map(drop)
 }
 
-/// Writes the snapshot as commands that recreate it.
+/// Writes a snapshot as commands that recreate the data.
 ///
 /// # Errors
-/// Those of [`write_rdb`].
+/// Same as [`write_rdb`].
 pub fn write_commands(
     state: SnapshotState,
     observer: &mut dyn WriteObserver,

@@ -1,9 +1,9 @@
 //! Threads that store the loaded keys.
 //!
-//! Each thread receives batches of keys through its own queue. The keys of a batch are sorted by slot and stored
-//! together, so that a slot's cache lines are fetched once, and the table gets its expected final size in advance. A
-//! large value arrives in parts and is assembled before its key is created, so no slot is locked meanwhile and at most
-//! one batch of its parts is in memory.
+//! Each thread receives batches of keys through its own queue. It sorts the keys of a batch by slot and stores them
+//! together, so that a slot's cache lines are fetched once, and creates tables with their expected final size. The
+//! thread assembles a large value from its parts before it creates the key, so that no slot is locked meanwhile and at
+//! most one batch of parts is in memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -35,7 +35,7 @@ impl Default for StoreErrors {
 }
 
 impl StoreErrors {
-    /// File offset of a value with a duplicate element.
+    /// Returns the file offset of a large value with a duplicate element, if one was found.
     pub(crate) fn first_duplicate(&self) -> Option<u64> {
         Some(self.first_duplicate.load(Ordering::Relaxed)).filter(|&offset| offset != u64::MAX)
     }
@@ -48,10 +48,10 @@ impl StoreErrors {
 
 pub(crate) struct StoreQueue {
     sender: SyncSender<Batch>,
-    /// Receives stored batches back, so that their memory is reused.
+    /// Returns stored batches to the queue, so that their memory is reused.
     spare_batch: Receiver<Batch>,
     batch: Batch,
-    /// Size in bytes at which a batch is sent to the thread.
+    /// Size in bytes at which the current batch is sent to the thread.
     batch_share: usize,
     /// Expected number of keys per slot in the current database.
     expected: usize,
@@ -67,7 +67,7 @@ pub(crate) struct StoreThread<'a> {
     batch_share: usize,
 }
 
-/// Keys sent to a thread; their names and values are stored in `bytes`.
+/// Keys that are sent to a thread. All names and values are stored in `bytes`.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
@@ -76,7 +76,7 @@ struct Batch {
     expected: usize,
 }
 
-/// A key with a complete value, and its index in the batch.
+/// A key with a complete value: its database and slot for sorting, and its index in the batch.
 struct SlotOrderedKey {
     db: u16,
     slot: Slot,
@@ -84,11 +84,11 @@ struct SlotOrderedKey {
     summary: ValueSummary,
 }
 
-/// A key that was read, or a further part of its value.
+/// A key with its value, or a further part of the previous key's value.
 struct ReadEntry {
     db: u16,
     slot: Slot,
-    /// Offset in the batch at which the key ends; it starts where the previous entry ends.
+    /// Offset in the batch at which the key ends. The key starts where the previous entry ends.
     key_end: u32,
     end: u32,
     content: EntryContent,
@@ -96,16 +96,16 @@ struct ReadEntry {
     usage: Option<Usage>,
 }
 
-/// What the bytes after the key contain.
+/// What the bytes that follow a key contain.
 #[derive(Clone, Copy)]
 enum EntryContent {
     Whole(ValueSummary),
-    /// The first part of a large value, with the key's file offset.
+    /// The first part of a large value; `offset` is the key's position in the file.
     First {
         summary: ValueSummary,
         offset: u64,
     },
-    /// A further part of a large value, with its file offset.
+    /// A further part of a large value; `offset` is its position in the file.
     Continuation {
         summary: ValueSummary,
         is_last: bool,
@@ -113,7 +113,7 @@ enum EntryContent {
     },
 }
 
-/// A large value that is being assembled.
+/// A key whose large value is being assembled.
 struct OpenValue {
     db: u16,
     key: Box<[u8]>,
@@ -122,7 +122,7 @@ struct OpenValue {
     value: DetachedValue,
 }
 
-/// Creates a queue and the receiving thread's end. `share` is the number of bytes that this queue may have in flight.
+/// Creates a queue and the thread state that receives from it. A batch is sent once it has `max_batch_bytes` bytes.
 pub(crate) fn store_queue<'a>(
     keyspace: &'a Keyspace,
     limits: EncodingLimits,
@@ -154,7 +154,7 @@ impl StoreQueue {
         self.push(ReadEntry { db: entry.db, slot, key_end, end, content, expiry: entry.expiry, usage });
     }
 
-    /// Adds a further part of the value that was added last.
+    /// Adds a further part of the value of the last key.
     pub(crate) fn add_part(&mut self, part: PackedValue<'_>, is_last: bool, offset: u64) {
         let key_end = self.batch.bytes.len() as u32;
         self.batch.bytes.extend_from_slice(part.bytes());
@@ -187,12 +187,12 @@ impl StoreQueue {
 }
 
 impl Batch {
-    /// Returns the offset at which the key starts.
+    /// Returns the offset in the batch at which an entry starts.
     fn start(&self, number: usize) -> usize {
         number.checked_sub(1).map_or(0, |before| self.keys[before].end as usize)
     }
 
-    /// Returns the key and the bytes after it.
+    /// Returns the key of an entry, and the bytes of its value.
     fn parts(&self, number: usize) -> (&[u8], &[u8]) {
         let loose = &self.keys[number];
         let (key_end, end) = (loose.key_end as usize, loose.end as usize);
@@ -215,7 +215,7 @@ impl Batch {
     fn clear(&mut self, share: usize) {
         self.keys.clear();
         self.bytes.clear();
-        // Shrink the buffer, because one long string must not keep its memory forever.
+        // Shrink the buffer, so that one long string does not occupy its memory forever.
         self.bytes.shrink_to(2 * share);
     }
 }
@@ -229,12 +229,12 @@ impl StoreThread<'_> {
             batch.sort(&mut order);
             order.chunks(PREFETCH_BATCH).for_each(|some| self.store(&batch, some));
             batch.clear(self.batch_share);
-            // When loading ends, the queue no longer receives the returned batch.
+            // Sending fails when the load has ended and the queue has been dropped.
             let _ = self.returned_batches.send(batch);
         }
     }
 
-    /// Stores keys, which are grouped by slot.
+    /// Stores some keys of a batch. The keys must be sorted by slot.
     fn store(&self, batch: &Batch, some: &[SlotOrderedKey]) {
         let entry = |&SlotOrderedKey { slot, number, summary: about, .. }: &SlotOrderedKey| {
             let loose = &batch.keys[number as usize];

@@ -2,7 +2,7 @@
 
 use crate::host::{LoadEvent, LoadHost};
 
-/// Ignores progress reports and events; its clock stands still.
+/// A load host that ignores all reports. Its clock does not advance.
 pub(crate) struct IgnoringHost;
 
 impl LoadHost for IgnoringHost {

@@ -4,8 +4,7 @@ use keyspace::Keyspace;
 use super::*;
 use crate::testing::IgnoringHost;
 
-/// Commands at which a file may be torn, with the number of keys after the last complete command or
-/// transaction before each.
+/// The commands of the test file, each with the number of keys that a file ending after that command loads.
 const COMMANDS: [(&[&str], usize); 8] = [
     (&["SELECT", "0"], 0),
     (&["SET", "a", "1"], 1),
@@ -18,8 +17,8 @@ const COMMANDS: [(&[&str], usize); 8] = [
 ];
 const ANNOTATION: &[u8] = b"#TS:1700000000\r\n";
 
-/// Builds the file. Also returns each offset at which commands and transactions are complete, with the number of keys
-/// at that point.
+/// Builds the test file. Also returns each offset at which commands and transactions are complete, with the number of
+/// keys at that point.
 fn file() -> (Vec<u8>, Vec<(usize, usize)>) {
     let (mut bytes, mut ends) = (Vec::new(), vec![(0, 0)]);
     for (words, keys) in COMMANDS {
@@ -49,14 +48,13 @@ impl Fixture {
         Self { engine, commands }
     }
 
-    /// Loads a file with these bytes. Returns the offset up to which it is complete, and the number of keys.
+    /// Loads a file with this content. Returns the offset up to which it is complete, and the number of loaded keys.
     fn load(&self, bytes: &[u8]) -> (Result<u64, ReplayError>, usize) {
         let (outcome, _) = self.load_to_position(bytes);
         (outcome, self.engine.keyspace.sizes().iter().map(|size| size.keys).sum())
     }
 
-    /// Loads a file with these bytes. Returns the offset up to which it is complete, and the position in the
-    /// history.
+    /// Loads a file with this content. Returns the offset up to which it is complete, and the replication position.
     fn load_to_position(&self, bytes: &[u8]) -> (Result<u64, ReplayError>, Option<Position>) {
         let Self { engine, commands } = self;
         let host = &IgnoringHost;
@@ -98,8 +96,8 @@ fn corrupt_byte_gives_error_with_offset_or_other_command() {
     }
 }
 
-/// A server is killed while writing a transaction and restarts: the next annotation that it writes must match
-/// the position at which the truncated file ends.
+/// A server is killed while writing a transaction and restarts. The next annotation that it writes must match the
+/// replication position at which the truncated file ends.
 #[test]
 fn torn_transaction_resets_position_to_truncation_point() {
     let fixture = Fixture::new();
@@ -115,8 +113,8 @@ fn torn_transaction_resets_position_to_truncation_point() {
     }
 }
 
-/// As in Valkey, loading stops: such a file was written by a server with other commands, so the commands that follow
-/// are not understood either.
+/// As in Valkey, an unknown command aborts the load: a server with other commands wrote the file, so the effect of the
+/// following commands would not be certain.
 #[test]
 fn unknown_command_stops_the_load_with_its_offset() {
     let fixture = Fixture::new();
@@ -153,7 +151,7 @@ fn request(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Some old versions of Redis wrote empty collections.
+/// Some old Redis versions wrote empty collections.
 #[test]
 fn empty_collections_are_skipped_and_counted() {
     let fixture = Fixture::new();
@@ -166,8 +164,8 @@ fn empty_collections_are_skipped_and_counted() {
         max_deletion_bytes: 0,
         host,
     };
-    // The file has an empty hash, a string, a quicklist with one empty listpack, an empty set, an empty sorted set, and
-    // a hash as a ziplist.
+    // A file with an empty hash, a string, a quicklist with one empty listpack, an empty set, an empty sorted set, and
+    // a hash stored as a ziplist.
     let file =
         b"REDIS0009\xfe\x00\x04\x01h\x00\x00\x01k\x01v\x12\x01q\x01\x02\x07\x07\0\0\0\0\0\xff\x02\x01s\x00\
         \x05\x01z\x00\x0d\x01f\x0b\x0b\0\0\0\x0a\0\0\0\0\0\xff\xff\0\0\0\0\0\0\0\0";
