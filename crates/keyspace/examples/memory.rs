@@ -1,6 +1,6 @@
-//! Measures resident bytes per key, for the memory table in docs/keyspace.md.
+//! Measures the resident bytes per key, for the memory table in docs/keyspace.md. Each row runs in its own process.
 //!
-//! `cargo run --release -p keyspace --example memory [percent of the keys]`: each row runs in a process of its own.
+//! `cargo run --release -p keyspace --example memory [percent of the keys]`
 
 use std::process::Command;
 
@@ -17,8 +17,8 @@ enum Data {
     Hash(usize),
 }
 
-/// Columns: name, data per key, number of keys in a full run, fields per key (the divisor for bytes per
-/// field).
+/// Columns: name, the data of a key, number of keys in a full run, and fields per key, by which the bytes per key are
+/// divided to get bytes per field.
 const ROWS: &[(&str, Data, u64, usize)] = &[
     ("string 16+32", Data::String(16, 32, false), 2_000_000, 1),
     ("string 16+32 with a TTL", Data::String(16, 32, true), 2_000_000, 1),
@@ -49,7 +49,7 @@ fn fill_keyspace(table: &mut Table, key: &Key<'_>, data: Data, number: u64) {
             let _ = table.insert(key, PackedValue::string(&vec![b'v'; value]), expiry);
         }
         Data::SmallHash => {
-            // Ten fields of 2 + 9 bytes (110 in total), one of 12 + 144, and a 16-byte key: 282 bytes.
+            // Ten fields of 2 + 9 bytes (110 in total), one of 12 + 144 bytes, and a 16-byte key: 282 bytes.
             let mut hash = PackedBuilder::new(Kind::Hash);
             (0..10).for_each(|field| hash.push_field(format!("f{field}").as_bytes(), b"123456789", None));
             hash.push_field(b"long-field-0", &[b'v'; 144], None);

@@ -1,8 +1,8 @@
-//! Measures what a snapshot costs while one writer overwrites random keys as fast as it can: how long the cut
-//! holds the slots, the peak memory overhead, the writer's throughput drop, and its longest wait.
+//! Measures what a snapshot costs while one writer overwrites random keys as fast as it can: how long all slots are
+//! locked, the peak memory overhead, by how much the writer slows down, and its longest wait.
 //!
-//! `cargo run --release -p keyspace --example snapshot [keys]`; with `hash` as the second argument, the
-//! writer updates one hash that has `keys` fields.
+//! `cargo run --release -p keyspace --example snapshot [keys]`; with `hash` as the second argument, the writer updates
+//! one hash that has `keys` fields.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ fn hset(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
 struct Writer {
     stop: AtomicBool,
     commands_done: AtomicU64,
-    /// The writer's longest command in microseconds.
+    /// Duration of the writer's slowest command in microseconds.
     longest_command: AtomicUsize,
 }
 
@@ -61,8 +61,8 @@ impl Writer {
         }
     }
 
-    /// Returns the writer's throughput in millions of writes per second while `work` runs, and its longest
-    /// wait.
+    /// Returns the writer's throughput in millions of writes per second while `work` runs, its longest wait, and the
+    /// result of `work`.
     fn writes_per_second<R>(&self, work: impl FnOnce() -> R) -> (f64, usize, R) {
         self.longest_command.store(0, Ordering::Relaxed);
         let (before, start) = (self.commands_done.load(Ordering::Relaxed), Instant::now());
@@ -76,8 +76,8 @@ impl Writer {
     }
 }
 
-/// Measures the longest slot hold when a second snapshot reaches a large value that is already pinned for the
-/// first one. Two strategies are compared: pin it again, or write it out for the first snapshot at once.
+/// Measures for how long a slot is locked when a second snapshot reaches a large value that the first one still pins.
+/// Two strategies are compared: to pin the value again, and to write it out for the first snapshot at once.
 fn wait_for_writers(keyspace: &Arc<Keyspace>) -> (Duration, Duration) {
     let longest = |step: &mut dyn FnMut(Slot)| {
         let timed = Slot::all().map(|slot| {

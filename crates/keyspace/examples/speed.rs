@@ -1,6 +1,6 @@
-//! Measures GET and SET in process, one at a time and in prefetched batches, with one and two threads. Times
-//! are CPU times, so other work on the machine disturbs them less; the total for two threads is valid only if
-//! each thread has its own core.
+//! Measures GET and SET in process, one at a time and in prefetched batches, with one and two threads. All times are
+//! CPU times, which other work on the machine disturbs less. The total for two threads is valid only if each thread has
+//! its own core.
 //!
 //! `cargo run --release -p keyspace --example speed [keys]`
 
@@ -45,7 +45,7 @@ fn set(keyspace: &Keyspace, key: &Key<'_>, value: &[u8]) {
     }
 }
 
-/// CPU time of this thread in nanoseconds.
+/// Returns the CPU time of this thread in nanoseconds.
 fn cpu_time() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number")

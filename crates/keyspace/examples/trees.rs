@@ -1,6 +1,5 @@
-//! Measures large lists and the pending entries of stream consumer groups, which share one tree structure,
-//! and the memory they take. Times are CPU times, the minimum over several rounds, to reduce noise from other
-//! work.
+//! Measures the speed and memory of large lists and of the pending entries of consumer groups, which use the same tree
+//! structure. Times are CPU times, the minimum over several rounds, to reduce noise from other work.
 //!
 //! `cargo run --release -p keyspace --example trees`
 
@@ -22,7 +21,7 @@ impl Random {
     }
 }
 
-/// CPU time of this thread in nanoseconds.
+/// Returns the CPU time of this thread in nanoseconds.
 fn cpu_time() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number")
@@ -34,7 +33,7 @@ fn resident_bytes() -> usize {
     pages * 4096
 }
 
-/// The best time of each step so far, per operation.
+/// The best time per operation of each step so far.
 #[derive(Default)]
 struct Times(Vec<(&'static str, f64)>);
 

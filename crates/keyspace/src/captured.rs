@@ -1,9 +1,9 @@
 //! Copies entries out of a locked slot so that a snapshot can serialize them after the slot is unlocked.
 //!
-//! Copying a page takes a fraction of the time that serializing its entries takes, and the walking thread can
-//! be preempted at any moment. So the slot is locked only while copying: whole pages, plus the keys and
-//! values that their entries store outside the page. A long value is copied in chunks under several locks; it
-//! cannot be edited in between (see `pins` in [`crate::entries`]).
+//! Copying a page is much faster than serializing its entries, and the thread may be preempted at any moment. So the
+//! slot stays locked only while data is copied: whole pages, plus the keys and values that their entries store outside
+//! the page. A long value is copied in chunks, and the slot is unlocked in between; the value cannot be edited until
+//! then (see `pins` in [`crate::entries`]).
 
 use std::ops::Range;
 
@@ -21,21 +21,22 @@ use crate::value::{PartElements, SnapshotValue, Value, ValuePart};
 /// Buffers larger than this are freed after use instead of being reused.
 const MAX_KEPT_CAPACITY: usize = 256 << 10;
 
-/// Copied pieces, in the order in which they will be visited.
+/// Copied data, in the order in which the snapshot will visit it.
 #[derive(Debug, Default)]
 pub(crate) struct Captured {
     bytes: Vec<u8>,
     overflow: Vec<OverflowRanges>,
     pieces: Vec<CapturedPiece>,
     visited_pieces: usize,
-    /// Records that only the snapshot still needed. The caller drops them after unlocking, because dropping
-    /// is slow.
+    /// Records that no store and no other snapshot needs any more. The caller drops them after unlocking, because
+    /// dropping is slow.
     pub(crate) records_to_drop: Vec<Record<Large>>,
-    /// Whether `bytes` ends with the first chunks of a long value, the rest of which is copied under later locks.
+    /// Whether `bytes` ends with the first chunks of a long value whose other chunks are not copied yet.
     pub(crate) in_long_value: bool,
-    /// Whether some parts of a multi-part value have been visited and more will follow.
+    /// Whether some parts of a multi-part value have been visited and more parts will follow.
     pub(crate) in_multipart_value: bool,
-    /// Whether keys are visited with empty values, and values that are walked in parts are skipped.
+    /// Whether only keys are needed: they are visited with empty values, and values that have several parts are
+    /// skipped.
     pub(crate) keys_only: bool,
 }
 
@@ -58,7 +59,7 @@ struct CapturedPiece {
 enum CapturedContent {
     /// A page of keys.
     Page(CopiedPage),
-    /// A page of collection elements stored as fields.
+    /// A page with elements of a hash, set or sorted set.
     FieldPage {
         page: CopiedPage,
         owner: CopiedKey,
@@ -79,9 +80,9 @@ enum CapturedContent {
     },
 }
 
-/// A large value that a snapshot took over in O(1). It is visited part by part while no slot is locked.
+/// A large value that was handed over to the snapshot in O(1). Its parts are visited while no slot is locked.
 pub(crate) trait MultipartWalk: std::fmt::Debug + Send {
-    /// Returns the next part, or `None` at the end.
+    /// Returns the next part, or `None` after the last one.
     fn next_part(&mut self) -> Option<ValuePart<'_>>;
 }
 
@@ -93,7 +94,7 @@ struct CopiedPage {
     overflow: Range<usize>,
 }
 
-/// The key that a value belongs to, as ranges of the copy buffer.
+/// The key of a value, as a range of the copy buffer, with its attributes.
 #[derive(Debug)]
 struct CopiedKey {
     key: Range<usize>,
@@ -108,33 +109,33 @@ pub(crate) struct ValueOwner<'a> {
     pub(crate) attributes: Attributes,
 }
 
-/// Describes one part of a collection's fields.
+/// Facts about a part of a collection that is passed to the visitor.
 #[derive(Debug)]
 pub(crate) struct PartInfo {
     pub(crate) total: usize,
     pub(crate) first: bool,
     pub(crate) any_expires: bool,
-    /// Wraps the fields in the variant of their collection kind.
+    /// Converts the fields to the variant for the kind of the collection.
     pub(crate) elements: for<'a> fn(FieldsPart<'a>) -> PartElements<'a>,
 }
 
-/// Returns the parts of an entry that lie outside its page. `key` is `None` if the key is in the page; `value` is
+/// The key and value of an entry that lie outside its page. `key` is `None` if the page contains the key; `value` is
 /// `None` if the value is visited in parts.
 pub(crate) struct OverflowParts<'a> {
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) value: Option<&'a [u8]>,
 }
 
-/// Looks up the overflow key and value of an entry by its page offset and header; `None` if it has none.
+/// Looks up the overflow key and value of an entry by its page offset and header; `None` if the entry has neither.
 pub(crate) type FindOverflow<'f, 'a> = dyn Fn(usize, Header) -> Option<OverflowParts<'a>> + 'f;
 
-/// Returns whether the entry belongs to the snapshot with this bit.
+/// Returns whether the entry existed when the snapshot with this bit was taken.
 pub(crate) fn is_in_snapshot(header: Header, bit: u32) -> bool {
     header.state() == STATE_ALIVE || header.state() & bit != 0
 }
 
 impl Captured {
-    /// Copies a page of keys and returns the number of bytes copied. `overflow_parts` is `Some` if the table has
+    /// Copies a page of keys and returns the number of copied bytes. `overflow_parts` is `None` if the table has no
     /// overflow values.
     pub(crate) fn add_page<'a>(
         &mut self,
@@ -174,7 +175,7 @@ impl Captured {
             .push(CapturedPiece { db: owner.db, content: CapturedContent::ListSegments { owner: of, part } });
     }
 
-    /// Copies the next chunk of a long value; the last chunk completes the value.
+    /// Copies the next chunk of a long value, of which `left` bytes then remain to be copied.
     pub(crate) fn add_long_chunk(&mut self, part: &[u8], left: usize) {
         self.bytes.reserve(part.len() + left);
         self.bytes.extend_from_slice(part);
@@ -189,7 +190,7 @@ impl Captured {
             .push(CapturedPiece { db: owner.db, content: CapturedContent::LongValue { owner: of, value } });
     }
 
-    /// Adds a value that will be visited in parts.
+    /// Adds a value whose parts will be visited later.
     pub(crate) fn add_multipart(&mut self, owner: ValueOwner<'_>, parts: Box<dyn MultipartWalk>) {
         let of = self.copy_key(owner);
         self.pieces.push(CapturedPiece {
@@ -249,7 +250,7 @@ impl Captured {
         self.clear();
     }
 
-    /// Visits a piece, or the next part of a multi-part value. Returns whether more parts may follow.
+    /// Visits a copied piece, or the next part of a multi-part value. Returns whether more parts follow.
     fn visit_piece(&self, piece: &mut CapturedPiece, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
         let CapturedPiece { db, content } = piece;
         let mut visit_captured = |of: &CopiedKey, value| {
@@ -311,7 +312,7 @@ impl Captured {
     }
 }
 
-/// Receives the key, the value and the attributes of an entry.
+/// A callback that receives the key, the value and the attributes of an entry.
 type VisitEntry<'a> = dyn FnMut(&[u8], &[u8], Attributes) + 'a;
 
 /// A read-only view of a copied page.
@@ -333,7 +334,7 @@ impl PageView<'_> {
             }
             let (mut key, mut value) = (header.key(self.page, at), header.value(self.page, at));
             if header.record_number(self.page, at).is_some() {
-                // An entry without a copied value is visited in parts later.
+                // Skip an entry without a copied value, because its value is visited later, in parts.
                 let Some(overflow_parts) =
                     overflow.next_if(|overflow_parts| overflow_parts.entry_offset == at)
                 else {

@@ -1,7 +1,7 @@
 //! A vector that grows without moving existing elements.
 //!
-//! A `Vec` that doubles moves all elements at once, which stalls a command once there are millions. Here only
-//! the first chunk grows by reallocation; later chunks are allocated at full size.
+//! When a `Vec` doubles, it moves all elements at once, which delays a command if there are millions of elements. In
+//! this vector only the first chunk is reallocated when it grows; later chunks are allocated at full size.
 
 const CHUNK_LEN: usize = 256;
 
@@ -24,7 +24,7 @@ impl<T> ChunkedVec<T> {
     pub(crate) fn push(&mut self, value: T) {
         match self.chunks.last_mut() {
             Some(last) if last.len() < CHUNK_LEN => {
-                // Grow by half instead of doubling, because most of these vectors are small and there are many of them.
+                // Grow by half instead of doubling, because most chunked vectors are small and there are many of them.
                 if last.len() == last.capacity() {
                     last.reserve_exact(last.len().div_ceil(2));
                 }

@@ -1,12 +1,11 @@
 //! An entry store with lookup by key. The type that owns the store defines what an entry means.
 //!
-//! There are two owners: [`crate::table::Table`] (the keys of one slot and one database) and
+//! There are two such types: [`crate::table::Table`] (the keys of one slot and one database) and
 //! [`crate::fields::LargeFields`] (the elements of one large collection).
 //!
-//! Entries lie in [`pages`](crate::pages); the [`index`](crate::index) finds them by hash. An entry stays at
-//! its place until its page is compacted or its size changes ([`allocation`]). While a snapshot still needs its
-//! page, the entry stays there even after it is overwritten or deleted ([`pins`]). Expiry is tracked in
-//! [`expiry`].
+//! Entries are stored in [`pages`](crate::pages), and the [`index`](crate::index) finds them by hash. An entry stays in
+//! its place until its page is compacted or its size changes ([`allocation`]). While a snapshot still needs a page,
+//! overwritten and deleted entries stay in it ([`pins`]). Expiry is tracked in [`expiry`].
 mod allocation;
 mod editing;
 mod expiry;
@@ -42,17 +41,17 @@ pub struct EntryRef(pub(crate) u32);
 pub(crate) struct Entries<V: OverflowValue> {
     len: u32,
     volatile: u32,
-    /// Bytes of live and of dead entries, halved to cover more with 32 bits (all lengths are even).
+    /// Half the bytes of live and of dead entries, so that 32 bits can represent twice as many (all lengths are even).
     live_half_bytes: u32,
     dead_half_bytes: u32,
     /// Number of the page that receives new entries, or `NO_PAGE`.
     open_page: u32,
     /// Time before which no entry expires.
     next_due: Millis,
-    /// Hint for the bytes of entries that will be inserted soon ([`Entries::expect_bytes`]).
+    /// Number of bytes of entries that will be inserted soon, as hinted by [`Entries::expect_bytes`].
     expected_bytes: u16,
     index: Index,
-    /// A secondary order of the entries, such as by score; `()` for kinds without one.
+    /// A secondary sort order of the entries, such as by score; `()` if the kind has none.
     pub(crate) secondary_order: V::SecondaryOrder,
     pages: Pages,
     extras: Option<Box<Extras<V>>>,
@@ -63,10 +62,10 @@ pub(crate) struct Entries<V: OverflowValue> {
 struct Extras<V: OverflowValue> {
     store: RecordStore<V>,
     pins: Vec<Pin>,
-    /// Overflow values that a snapshot's walk has reached but not finished.
+    /// Overflow values that a snapshot has reached but not completely visited.
     pending_values: Vec<PendingValue>,
     page_expiries: Option<Box<expiry::PageExpiryTree>>,
-    /// Expiry times of elements inside values.
+    /// Expiry times of elements inside values, such as hash fields.
     element_expiry: Option<Box<ElementExpiryIndex>>,
     /// Bytes of entries that only snapshots still need.
     snapshot_only_bytes: usize,
@@ -74,14 +73,14 @@ struct Extras<V: OverflowValue> {
 
 const NO_PAGE: u32 = u32::MAX;
 
-/// Length up to which a packed collection is always stored in a page: outside of it, the overhead would cost as much as
-/// a page of its own.
+/// Length up to which a packed collection is always stored in a page. Stored outside, its overhead would cost as much
+/// as a page.
 pub(crate) const MAX_ALWAYS_INLINE: usize = 8 * Block::MIN_BLOCK_BYTES - page::HEADER_LEN;
-/// Minimum ratio of the store's bytes to a longer packed collection that stays in a page. Collections grow, and the
-/// dead bytes left behind by each move must stay small compared to the store.
+/// A longer packed collection stays in a page only if the store has at least this many times its bytes. As a collection
+/// grows, each move leaves dead bytes behind, which must stay few compared to the store.
 const MIN_STORE_RATIO: usize = 8;
 
-/// A value that belongs to no store.
+/// A value that is not part of a store.
 #[derive(Debug)]
 pub(crate) enum UnstoredValue<V> {
     Bytes(Box<[u8]>),
@@ -107,7 +106,7 @@ impl<V: OverflowValue> Default for Entries<V> {
 }
 
 impl<V: OverflowValue> Extras<V> {
-    /// Returns whether an empty store can drop these fields.
+    /// Returns whether an empty store can drop its extras.
     fn is_unused(&self) -> bool {
         let is_free = self.pins.is_empty() && self.pending_values.is_empty() && self.snapshot_only_bytes == 0;
         is_free && self.store.is_empty()
@@ -127,12 +126,12 @@ impl<V: OverflowValue> Default for Extras<V> {
     }
 }
 
-/// A value to be stored in an entry, or as an overflow value if it is too long for a page.
+/// A value to be stored: inside the entry, or as an overflow value if it is too long for a page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewValue<'a> {
     pub(crate) attributes: Attributes,
     pub(crate) bytes: &'a [u8],
-    /// Total length of the value; the bytes after `bytes` are zero.
+    /// Total length of the value. If it exceeds the length of `bytes`, the rest is zero.
     pub(crate) len: usize,
 }
 
@@ -141,18 +140,18 @@ impl<V: OverflowValue> Entries<V> {
         self.len as usize
     }
 
-    /// Returns whether the store has allocated nothing: no page and no index line.
+    /// Returns whether the store has allocated neither pages nor index lines.
     pub(crate) fn is_memory_free(&self) -> bool {
         self.len == 0 && self.extras.is_none() && self.pages.count() == 0 && self.index.bytes() == 0
     }
 
-    /// Returns whether an empty store may still hold memory for overflow values or expiry.
+    /// Returns whether an empty store may still have memory allocated for overflow values or expiry.
     #[inline]
     pub(crate) fn may_have_unused_memory(&self) -> bool {
         self.len == 0 && self.extras.is_some()
     }
 
-    /// Frees the memory of an empty store unless a snapshot needs it.
+    /// Frees the memory of an empty store unless a snapshot still needs it.
     pub(crate) fn release_unused_memory(&mut self) {
         let is_bare = self.len == 0 && self.pages.count() == 0;
         if is_bare && self.extras.as_ref().is_some_and(|extras| extras.is_unused()) {
@@ -175,7 +174,7 @@ impl<V: OverflowValue> Entries<V> {
         Usage(header.usage(page, at))
     }
 
-    /// Sets the usage of an entry. Writes only if it changes, so that clean cache lines stay clean.
+    /// Sets the usage of an entry. Does not write an unchanged usage, so that clean cache lines stay clean.
     #[inline]
     pub(crate) fn set_usage(&mut self, place: EntryRef, usage: Usage) {
         let (header, page, at) = self.pages.entry_mut(place.0);
@@ -184,8 +183,7 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Passes the usage of every entry in chunk `part` of the pages to `age`. Returns whether more chunks
-    /// follow.
+    /// Updates the usage of the entries in chunk `part` of the pages by `age`. Returns whether more chunks follow.
     pub(crate) fn age(&mut self, part: usize, age: &mut dyn FnMut(Usage) -> Usage) -> bool {
         for number in part * PAGES_PER_LOCK..(part + 1) * PAGES_PER_LOCK {
             let Some(page) = self.pages.page_mut_if(number) else { continue };
@@ -200,15 +198,15 @@ impl<V: OverflowValue> Entries<V> {
         self.pages.count() > (part + 1) * PAGES_PER_LOCK
     }
 
-    /// Removes the entry. Returns its overflow record unless a snapshot needs it.
+    /// Removes the entry. Returns its overflow record, if it has one that no snapshot needs.
     pub(crate) fn remove(&mut self, place: EntryRef, key: &Key<'_>) -> Option<Record<V>> {
         let record = self.remove_without_compaction(place, key.hash);
         self.compact_after_removal();
         record
     }
 
-    /// Like [`Self::remove`], but also compacts the unpinned page when as little as 1/16 of it is dead:
-    /// eviction must free memory at once.
+    /// Like [`Self::remove`], but frees memory at once for eviction: the entry's page is compacted if at least 1/16 of
+    /// it is dead, unless a snapshot pins it.
     pub(crate) fn evict(&mut self, place: EntryRef, key: &Key<'_>) -> Option<Record<V>> {
         let record = self.remove_without_compaction(place, key.hash);
         self.compact_if_worthwhile(pages::split(place.0).0);
@@ -221,8 +219,7 @@ impl<V: OverflowValue> Entries<V> {
         self.mark_dead_and_take_record(place)
     }
 
-    /// Removes the entry and returns its attributes and value. The value is copied only if a snapshot needs
-    /// the original.
+    /// Removes the entry and returns its attributes and value. The value is copied only if a snapshot still needs it.
     pub(crate) fn detach(&mut self, place: EntryRef, key: &Key<'_>) -> (Attributes, UnstoredValue<V>) {
         let (header, page, at) = self.pages.entry(place.0);
         let (attributes, overflow) = (header.attributes(page, at), header.record_number(page, at));
@@ -250,7 +247,7 @@ impl<V: OverflowValue> Entries<V> {
         (header.attributes(page, at), value)
     }
 
-    /// Stores a detached or copied value under a key that does not exist.
+    /// Stores a detached or copied value under a new key.
     pub(crate) fn attach(
         &mut self,
         key: &Key<'_>,
@@ -265,9 +262,9 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Bytes freed by deleting the entry, at once or at the next compaction of its page: the entry, its share
-    /// of the index and of free page space, and its overflow record. The sum over all entries equals the
-    /// bytes that the store holds, without its dead bytes.
+    /// Returns the bytes that deleting the entry frees, at once or when its page is compacted: the entry, its share of
+    /// the index and of free page space, and its overflow record. The sum over all entries equals the bytes of the
+    /// store without its dead bytes.
     pub(crate) fn entry_bytes(&self, place: EntryRef) -> usize {
         let (header, page, at) = self.pages.entry(place.0);
         let overflow =
@@ -327,7 +324,7 @@ impl<V: OverflowValue> Entries<V> {
         self.extras.get_or_insert_default()
     }
 
-    /// Stores a value under a key that does not exist.
+    /// Stores a value under a new key.
     pub(crate) fn insert(&mut self, key: &Key<'_>, content: NewValue<'_>) -> EntryRef {
         let NewValue { attributes, bytes, len } = content;
         let round_up_len =
@@ -348,7 +345,7 @@ impl<V: OverflowValue> Entries<V> {
         self.insert_overflow(key, attributes, value.into())
     }
 
-    /// Stores an overflow value under a key that does not exist.
+    /// Stores an overflow value under a new key.
     pub(crate) fn insert_overflow(&mut self, key: &Key<'_>, attributes: Attributes, value: V) -> EntryRef {
         self.count_expiry(attributes.expiry);
         let key_here = key.bytes.len() <= MAX_KEY && !needs_wide_time(attributes.expiry);
@@ -386,7 +383,7 @@ impl<V: OverflowValue> Entries<V> {
         self.volatile += u32::from(expiry.is_some());
     }
 
-    /// Removes an entry from the index and the counters; its bytes stay in the page.
+    /// Removes an entry from the index and the counters, but not from its page.
     fn remove_from_index(&mut self, place: EntryRef, hash: u64) {
         let (header, ..) = self.pages.entry(place.0);
         self.len -= 1;
@@ -397,7 +394,8 @@ impl<V: OverflowValue> Entries<V> {
         self.secondary_order.remove(place.0, &names);
     }
 
-    /// Marks an entry that was removed from the index as dead, and its record too if no snapshot needs the record.
+    /// Marks an entry as dead that was removed from the index. Returns its record unless a snapshot still needs the
+    /// record.
     fn mark_dead_and_take_record(&mut self, place: EntryRef) -> Option<Record<V>> {
         let (header, page, at) = self.pages.entry(place.0);
         let overflow = header.record_number(page, at);
@@ -405,7 +403,7 @@ impl<V: OverflowValue> Entries<V> {
         let number = overflow?;
         let store = &mut self.extras_mut().store;
         if !died {
-            // Keep the record, because a snapshot will reach this entry or has queued it in `pending_values`.
+            // Keep the record: a snapshot will reach this entry, or has already queued its value in `pending_values`.
             store.mark_snapshot_only(number);
             return None;
         }
@@ -415,8 +413,8 @@ impl<V: OverflowValue> Entries<V> {
         store.release(number)
     }
 
-    /// Marks an unlinked entry dead, or keeps it for the snapshots that have not passed its page. Returns
-    /// whether it is dead.
+    /// Marks an entry dead that was removed from the index, unless snapshots that have not visited its page need it.
+    /// Returns whether it is dead.
     fn mark_dead(&mut self, place: EntryRef) -> bool {
         let (number, at) = pages::split(place.0);
         let pinned = self.pinned_bits(number);
@@ -432,7 +430,7 @@ impl<V: OverflowValue> Entries<V> {
         true
     }
 
-    /// Turns an entry into dead bytes of its page and frees the page if that was the last live entry.
+    /// Marks the bytes of an entry as dead, and frees the page if it has no live entries left.
     fn write_tombstone(&mut self, number: usize, at: usize) {
         let page = self.pages.page_mut(number);
         let header = Header::read(page, at);

@@ -33,11 +33,11 @@ pub(crate) const TIME_LEN: usize = 6;
 pub(crate) const MAX_KEY: usize = (1 << 9) - 1;
 pub(crate) const MAX_VALUE: usize = (1 << 12) - 1;
 
-/// Length in bytes of an expiry time that does not fit six bytes.
+/// Length in bytes of an expiry time that is too large for six bytes.
 pub(crate) const WIDE_TIME_LEN: usize = 8;
 
-/// The largest time in milliseconds that fits six bytes (negated: the smallest). Page bounds clamp times
-/// beyond it.
+/// The largest time in milliseconds that fits in six bytes; the smallest is its negation. Page bounds clamp times to
+/// this range.
 const TIME_LIMIT: i64 = (1 << 47) - 1;
 
 pub(crate) const STATE_ALIVE: u32 = 0;
@@ -47,7 +47,7 @@ pub(crate) const STATE_DEAD: u32 = 8;
 pub(crate) enum Placement {
     Inline,
     ValueOverflow,
-    /// Key and value are in overflow. Only this placement has room for a time that [`needs_wide_time`].
+    /// Key and value are in overflow. Only this placement can store a time for which [`needs_wide_time`] is true.
     KeyValueOverflow,
 }
 
@@ -60,8 +60,8 @@ pub(crate) fn needs_wide_time(expiry: Option<Millis>) -> bool {
     expiry.is_some_and(|time| clamp_time(time) != time)
 }
 
-/// The type code of an entry, four bits. `ValueEncoding` defines the codes of keys; this module only
-/// distinguishes elements.
+/// The type code in an entry's header, four bits. `ValueEncoding` defines the codes of keys; this module distinguishes
+/// only elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TypeCode(u8);
 
@@ -136,7 +136,7 @@ impl Header {
         self.type_code() == TypeCode::ELEMENT
     }
 
-    /// Returns the offset of the expiry time, if present.
+    /// Returns the offset in the entry at which the expiry time starts, if present.
     #[inline]
     fn time_start(self) -> usize {
         if self.is_element() { FIXED_LEN_OF_ELEMENT } else { FIXED_LEN }
@@ -156,7 +156,7 @@ impl Header {
         self.0 >> 10 & 1 == 1
     }
 
-    /// Returns whether the expiry has eight bytes.
+    /// Returns whether the expiry time has eight bytes.
     #[inline]
     fn has_wide_expiry(self) -> bool {
         self.0 >> 8 & 3 == WIDE_PLACEMENT_BITS
@@ -192,13 +192,13 @@ impl Header {
         self.time_start() + self.time_len()
     }
 
-    /// Returns the length of an entry stored entirely inline, before padding.
+    /// Returns the length, before padding, of an entry whose key and value are stored inline.
     pub(crate) fn entry_len(code: TypeCode, volatile: bool, key: usize, value: usize) -> usize {
         let fixed = if code == TypeCode::ELEMENT { FIXED_LEN_OF_ELEMENT } else { FIXED_LEN };
         fixed + if volatile { TIME_LEN } else { 0 } + key + value
     }
 
-    /// Returns the length of the entry in its page.
+    /// Returns the length of the entry in its page, including padding.
     #[inline]
     pub(crate) fn len(self) -> usize {
         (self.key_start() + self.key_len() + self.value_len()).next_multiple_of(2)
@@ -274,12 +274,12 @@ pub(crate) struct Attributes {
     pub(crate) expiry: Option<Millis>,
 }
 
-/// Returns the components of an entry to be written.
+/// An entry that is about to be written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EntryDraft<'a> {
     pub(crate) attributes: Attributes,
     pub(crate) placement: Placement,
-    /// Returns the key's bytes; empty if the key is stored in overflow.
+    /// The key's bytes; empty if the key is stored in overflow.
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
 }
@@ -289,7 +289,7 @@ impl EntryDraft<'_> {
         Header::new(self.attributes.code, self.placement, self.attributes.expiry, self.key.len(), value_len)
     }
 
-    /// Writes the entry with a value of `value_len` bytes: the draft's bytes first, then zeros.
+    /// Writes the entry with a value of `value_len` bytes: the bytes of the draft, then zeros.
     pub(crate) fn write(&self, page: &mut [u8], at: usize, value_len: usize) {
         let header = self.header(value_len);
         let entry = &mut page[at..at + header.len()];
@@ -325,7 +325,7 @@ pub(crate) fn read_wide_time(page: &[u8], at: usize) -> Millis {
     Millis(i64::from_le_bytes(page[at..at + WIDE_TIME_LEN].try_into().expect("eight bytes")))
 }
 
-/// Clamps a time to the six-byte range, about the years -2490 to 6429.
+/// Clamps a time to the range that fits in six bytes, about the years -2490 to 6429.
 pub(crate) fn clamp_time(time: Millis) -> Millis {
     Millis(time.0.clamp(-TIME_LIMIT, TIME_LIMIT))
 }

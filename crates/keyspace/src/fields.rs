@@ -1,7 +1,7 @@
 //! Elements of a large collection that are found by name: fields of a hash, members of a set or sorted set.
 //!
-//! They are the entries of their own store ([`crate::entries`]). A snapshot captures them with one pin on
-//! that store, whatever their number, page by page.
+//! The collection has its own store ([`crate::entries`]), with one entry per element. A snapshot pins that store once,
+//! no matter how many elements it has, and then copies it page by page.
 
 use std::marker::PhantomData;
 
@@ -19,7 +19,7 @@ use crate::packed::PackedValue;
 use crate::pages::FillLevel;
 use crate::value::PartElements;
 
-/// A named element: a field of a hash.
+/// A named element of a collection, such as a field of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field<'a> {
     /// The field's name.
@@ -38,33 +38,33 @@ impl Field<'_> {
     }
 }
 
-/// The previous state of a field that was overwritten.
+/// What is known about a field after it was overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplacedField {
-    /// Expiry of the old field; `None` if it had none.
+    /// Expiry of the overwritten field; `None` if it had none.
     pub expiry: Option<Millis>,
 }
 
 impl ReplacedField {
-    /// Returns whether the old field had expired at `now`.
+    /// Returns whether the overwritten field had expired at `now`.
     #[must_use]
     pub fn was_expired_at(&self, now: Millis) -> bool {
         self.expiry.is_some_and(|expiry| expiry <= now)
     }
 }
 
-/// A collection kind whose elements are fields; defines what differs between the kinds.
+/// Differences between the collection kinds whose elements are fields: hash, set and sorted set.
 pub(crate) trait FieldKind: std::fmt::Debug + Sized {
-    /// Wraps a part of the fields for a snapshot visitor.
+    /// Wraps some of the fields for a snapshot visitor.
     fn elements(part: FieldsPart<'_>) -> PartElements<'_>;
 
-    /// The type of values that are too long for a page. It also defines the secondary order of the fields.
+    /// The type of values that are too long for a page. It also defines the secondary sort order of the fields.
     type Overflow: OverflowValue;
 
-    /// Wraps the fields as a value.
+    /// Wraps the fields as a large value.
     fn into_large(fields: Box<LargeFields<Self>>) -> Large;
 
-    /// Visits the elements of a packed value of this kind; their names need not be contiguous in it.
+    /// Visits the elements of a packed value of this kind. Their names are not necessarily slices of the packed bytes.
     fn visit_packed(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>));
 }
 
@@ -80,10 +80,10 @@ impl<T: FieldKind> Default for LargeFields<T> {
     }
 }
 
-/// Number of fields up to which a collection is assumed to fit the near CPU caches.
+/// Number of fields up to which a collection is assumed to fit the L1 and L2 caches.
 const NEAR_CACHE_FIELDS: usize = 4096;
 
-/// Makes a lookup key of a field name. The slot of the key is irrelevant.
+/// Creates a lookup key from a field name. The slot of the key is not used.
 #[inline]
 pub(crate) fn lookup_key(name: &[u8]) -> Key<'_> {
     hashed_key(name, hashing::hash_bytes(name))
@@ -118,7 +118,7 @@ impl<T: FieldKind> LargeFields<T> {
         self.find(&lookup_key(name)).map(|place| self.field_at(place))
     }
 
-    /// Like [`Self::get`], for callers that already have the hash.
+    /// Like [`Self::get`], for callers that already have the hash of the name.
     #[inline]
     pub(crate) fn get_hashed(&self, name: &[u8], hash: u64) -> Option<Field<'_>> {
         self.find(&hashed_key(name, hash)).map(|place| self.field_at(place))
@@ -129,7 +129,7 @@ impl<T: FieldKind> LargeFields<T> {
         self.find(&hashed_key(name, hash)).is_some()
     }
 
-    /// Prefetches the fields with these hashes if the collection is too large for the near caches.
+    /// Prefetches the fields with these hashes if the collection is too large for the L1 and L2 caches.
     pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         if self.len() > NEAR_CACHE_FIELDS {
             hashes.clone().for_each(|hash| self.entries.prefetch_index(hash));
@@ -181,7 +181,7 @@ impl<T: FieldKind> LargeFields<T> {
         replaced
     }
 
-    /// Sets a field whose lookup result is `found`.
+    /// Sets a field that [`Self::find`] has looked up before, with the result `found`.
     pub(crate) fn put_hashed(
         &mut self,
         key: &Key<'_>,
@@ -228,7 +228,7 @@ impl<T: FieldKind> LargeFields<T> {
         found.is_some()
     }
 
-    /// Removes the field chosen by `random` and puts its name into `name`.
+    /// Removes the field selected by `random` and puts its name into `name`.
     pub(crate) fn pop(&mut self, random: u64, name: &mut Vec<u8>) {
         if let Some(place) = self.entries.random(random) {
             name.extend_from_slice(self.entries.key(place));
@@ -244,7 +244,7 @@ impl<T: FieldKind> LargeFields<T> {
         }
     }
 
-    /// Removes one expired field and puts its name into `name`. Returns whether there was one.
+    /// Removes one expired field and puts its name into `name`. Returns whether a field had expired.
     pub(crate) fn remove_expired(&mut self, now: Millis, name: &mut Vec<u8>) -> bool {
         self.entries.remove_expired(now, name).is_some()
     }
@@ -333,7 +333,7 @@ pub struct FieldsPart<'a> {
 }
 
 impl FieldsPart<'_> {
-    /// Visits the fields of this part, which may be none.
+    /// Visits the fields of this part, which may be empty.
     pub fn for_each(&self, visit: &mut dyn FnMut(Field<'_>)) {
         self.page
             .for_each(&mut |name, value, attributes| visit(Field { name, value, expiry: attributes.expiry }));
@@ -345,7 +345,7 @@ mod tests {
     use super::*;
     use crate::hash::HashFields;
 
-    /// Returns the deviation of the observed picks from a uniform distribution, in standard deviations.
+    /// Picks random fields and returns by how many standard deviations the counts differ from a uniform distribution.
     fn chi_square_ratio(fields: &LargeFields<HashFields>, choices: u64) -> f64 {
         let mut chosen = std::collections::BTreeMap::new();
         for number in 0..choices {

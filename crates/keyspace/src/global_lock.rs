@@ -1,9 +1,9 @@
 //! The global lock: the right to wait for a slot while holding another one.
 //!
-//! A thread that never waits while holding a slot cannot be part of a deadlock. Operations that must do so (a
-//! script with undeclared keys, a command that locks every slot) take the global lock first: its holder waits
-//! only for threads that do not wait for it while holding a slot. Functions that take a [`GlobalLock`] cannot
-//! be called without it.
+//! A thread that never waits while it holds a slot cannot be part of a deadlock. Some operations must wait while
+//! holding slots: a script with undeclared keys, or a command that locks every slot. They take the global lock first,
+//! and then wait only for threads that do not wait while holding a slot. Functions that take a [`GlobalLock`] as a
+//! parameter cannot be called without it.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use parking_lot::MutexGuard;
 
 use crate::keyspace::{Keyspace, POLL_INTERVAL, WaitPolicy};
 
-/// The global lock, held by a thread that waits for a slot while holding another. It must be acquired while holding no
-/// slot.
+/// Proof that this thread holds the global lock, and may wait for a slot while holding others. A thread must hold no
+/// slot when it acquires the lock.
 #[derive(Debug)]
 pub struct GlobalLock<'k> {
     pub(crate) keyspace: &'k Keyspace,
@@ -20,13 +20,13 @@ pub struct GlobalLock<'k> {
 }
 
 impl Keyspace {
-    /// Waits for the global lock. The caller must hold no slot.
+    /// Waits for the global lock. The calling thread must hold no slot.
     #[must_use]
     pub fn acquire_global_lock(&self) -> GlobalLock<'_> {
         GlobalLock { keyspace: self, _held: self.global_lock.lock() }
     }
 
-    /// Waits for the global lock as long as the policy allows.
+    /// Waits for the global lock until `wait_policy` gives up.
     #[must_use]
     pub fn acquire_global_lock_while(&self, wait_policy: WaitPolicy<'_>) -> Option<GlobalLock<'_>> {
         let mut waited = POLL_INTERVAL;
@@ -38,7 +38,7 @@ impl Keyspace {
         }
     }
 
-    /// Waits for the global lock for at most `time`. The caller may hold slots, because the wait is bounded.
+    /// Waits at most `time` for the global lock. The calling thread may hold slots, because the wait is bounded.
     #[must_use]
     pub fn acquire_global_lock_within(&self, time: Duration) -> Option<GlobalLock<'_>> {
         self.global_lock.try_lock_for(time).map(|held| GlobalLock { keyspace: self, _held: held })

@@ -1,9 +1,9 @@
 //! Hashes.
 //!
-//! A hash is packed ([`records`]) while it has few fields and bytes. Beyond that its fields become entries of
-//! their own store ([`crate::fields`]): the cost per field does not depend on the hash size, HSCAN keeps its
-//! guarantee, fields expire like keys, and a snapshot pins the hash instead of copying it. OBJECT ENCODING
-//! follows Redis's thresholds, independently of this representation.
+//! A hash with few and short fields is packed ([`records`]). In a larger one, each field is an entry of the hash's own
+//! store ([`crate::fields`]): the cost per field does not depend on the hash size, HSCAN keeps its guarantee, fields
+//! expire like keys, and a snapshot pins the hash instead of copying it. OBJECT ENCODING follows Redis's thresholds,
+//! independently of this representation.
 mod editing;
 pub(crate) mod records;
 mod setting;
@@ -36,8 +36,8 @@ impl FieldKind for HashFields {
     }
 }
 
-/// A read-only view of a hash, borrowed from its slot. It includes expired fields that have not been removed
-/// yet; the caller decides how to treat them.
+/// A read-only view of a hash, borrowed from its slot. It includes expired fields that have not been removed yet;
+/// callers must check the expiry.
 #[derive(Debug, Clone, Copy)]
 pub struct HashRef<'a> {
     pub(crate) shape: Shape<'a, LargeFields<HashFields>>,
@@ -87,7 +87,7 @@ impl<'a> HashRef<'a> {
         }
     }
 
-    /// Returns the number of fields that have not expired at `now`. Scans the fields only if some may have expired.
+    /// Returns the number of fields that have not expired at `now`. Scans the fields only if one may have expired.
     #[must_use]
     pub fn live_len(&self, now: Millis) -> usize {
         match self.shape {
@@ -98,8 +98,8 @@ impl<'a> HashRef<'a> {
         }
     }
 
-    /// Visits about `count` fields from position `from`, like [`crate::Table::scan`]; a packed hash is
-    /// visited whole.
+    /// Visits about `count` fields from position `from`, like [`crate::Table::scan`]; a packed hash is visited
+    /// completely.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Field<'a>)) -> Option<u64> {
         match self.shape {
             Shape::Packed(_) => {
@@ -110,7 +110,7 @@ impl<'a> HashRef<'a> {
         }
     }
 
-    /// Picks a field by `random`, a uniform random number.
+    /// Picks a field at random. `random` is a uniform random number.
     #[must_use]
     pub fn random(&self, random: u64) -> Option<Field<'a>> {
         match self.shape {
@@ -122,7 +122,7 @@ impl<'a> HashRef<'a> {
         }
     }
 
-    /// Returns a lower bound of the next field expiry.
+    /// Returns a lower bound of the time at which the next field expires.
     #[must_use]
     pub fn next_due(&self) -> Option<Millis> {
         match self.shape {
@@ -133,7 +133,7 @@ impl<'a> HashRef<'a> {
 }
 
 impl PackedBuilder {
-    /// Adds a field that does not exist yet to a hash.
+    /// Appends a field to the hash being built. The hash must not contain the name yet.
     pub fn push_field(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) {
         records::push(&mut self.bytes, name, value, expiry);
         let about = &mut self.summary;

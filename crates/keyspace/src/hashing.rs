@@ -1,13 +1,13 @@
 //! The hash function for keys.
 //!
-//! One hash value locates a key: its top 48 bits are the position in hash order, used by the index and by
-//! SCAN; its lowest byte is the tag that the index compares first.
+//! A single hash value locates a key. Its top 48 bits are the position in hash order, which the index and SCAN use; its
+//! lowest byte is the tag that the index compares first.
 
 use std::sync::OnceLock;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
-/// Secrets of the hash function, chosen once per process so that clients cannot construct colliding keys.
+/// Secrets of the hash function, which prevent clients from constructing colliding keys. Set once per process.
 static SECRETS: OnceLock<RapidSecrets> = OnceLock::new();
 
 /// Mask for the position part of a hash. The low 16 bits stay free, so that a cursor can hold a slot number there.

@@ -1,10 +1,10 @@
 //! Maps a key's hash to its entry.
 //!
 //! An index starts as an [`inline::InlineIndex`] inside the table for a handful of keys, then becomes one
-//! [`segment::Segment`] of up to 16 buckets, and above about 170 keys a directory of segments, whose
-//! [`map::SegmentMap`] leads from the leading bits of a hash to the segment that covers it (extendible hashing,
-//! Fagin et al. 1979; leading bits keep hash order). Every operation touches one segment of at most 176
-//! entries and a small part of the map, so no insert waits for a rehash, however large the table is.
+//! [`segment::Segment`] of up to 16 buckets. Above about 170 keys it is a directory of segments, whose
+//! [`map::SegmentMap`] maps the leading bits of a hash to the segment that covers it (extendible hashing, Fagin et al.
+//! 1979; leading bits preserve hash order). Every operation touches one segment of at most 176 entries and a small part
+//! of the map, so no insert waits for a rehash, however large the table is.
 //!
 //! The index stores only entry numbers (references) and asks its caller for their hashes.
 mod bucket;
@@ -21,13 +21,13 @@ use crate::hashing::POSITION_MASK;
 use crate::memory::prefetch;
 use crate::purge::PAGES_PER_LOCK;
 
-/// Number of entries at which a shrinking segment goes back to the inline form.
+/// Number of entries at which a shrinking segment becomes an inline index again.
 const SHRINK_TO_INLINE_LEN: usize = inline::CAPACITY / 2;
 
 /// Provides the hashes of entries.
 pub(crate) trait HashSource {
     fn hash(&self, reference: u32) -> u64;
-    /// Prefetches the entry that the reference leads to.
+    /// Prefetches the entry with this reference.
     fn prefetch(&self, reference: u32);
 }
 
@@ -55,13 +55,13 @@ impl Default for Index {
 pub(crate) struct Directory {
     map: SegmentMap,
     segments: ChunkedVec<Segment>,
-    /// Numbers of segments that were freed and may be reused.
+    /// Reusable numbers of segments that were freed.
     unused_segments: ChunkedVec<u32>,
     segments_by_depth: Vec<u32>,
 }
 
-/// Maximum attempts per random pick. Usually one in two or three attempts succeeds, and one in a hundred after many
-/// removals.
+/// Maximum number of attempts per random pick. Usually every second or third attempt succeeds; after many removals,
+/// only one in a hundred.
 const MAX_ATTEMPTS: usize = 1000;
 
 /// Returns the next SplitMix64 pseudo-random number.
@@ -73,12 +73,13 @@ fn splitmix64(state: &mut u64) -> u64 {
     splitmix64 ^ splitmix64 >> 31
 }
 
-/// Number of entries per segment when an index is sized in advance; leaves room so that few segments split soon.
+/// Number of entries per segment when an index is sized in advance. Segments are not filled completely, so that few of
+/// them split soon.
 const INITIAL_ENTRIES: usize = segment::MAX_ENTRIES * 3 / 4;
-/// Maximum depth to which an index is split in advance, which takes some microseconds.
+/// Maximum depth to which an index is split in advance. Splitting to this depth takes some microseconds.
 const MAX_INITIAL_DEPTH: u8 = 6;
 
-/// Total number of entries below which two sibling segments are merged.
+/// Two sibling segments are merged if together they have fewer entries than this.
 const MERGE_THRESHOLD: usize = 80;
 
 fn segment_from_inline(few: &InlineIndex, of: &impl HashSource) -> Segment {
@@ -90,7 +91,7 @@ fn segment_from_inline(few: &InlineIndex, of: &impl HashSource) -> Segment {
 }
 
 impl Directory {
-    /// A directory whose first segment covers all positions.
+    /// Creates a directory whose only segment covers all positions.
     fn with_segment(segment: Segment) -> Self {
         let mut segments = ChunkedVec::default();
         segments.push(segment);
@@ -123,8 +124,8 @@ impl Directory {
         self.segments_by_depth[depth + 1] += 2;
     }
 
-    /// Returns the entry in cell `cell` of the segment at `position`, if the cell is taken. A segment is chosen in
-    /// proportion to the positions it covers, and rejects in the same proportion, which keeps picks uniform.
+    /// Returns the entry in cell `cell` of the segment at `position`, or `None`. A segment that covers more positions
+    /// is selected more often, but then returns `None` more often, so that each entry is equally likely.
     fn random_reference(&self, position: u64, cell: u64) -> Option<u32> {
         let deepest = self.segments_by_depth.iter().rposition(|&segments| segments > 0)?;
         let segment = &self.segments[self.map.segment_number(position)];
@@ -136,7 +137,7 @@ impl Directory {
         }
     }
 
-    /// Merges the segment of `hash` with its sibling if both are small. Returns whether it did.
+    /// Merges the segment of `hash` with its sibling if both are small. Returns whether they were merged.
     fn merge_segments(&mut self, hash: u64, of: &impl HashSource) -> bool {
         let number = self.map.segment_number(hash);
         let depth = self.segments[number].depth();
@@ -169,7 +170,7 @@ impl Index {
         }
     }
 
-    /// Prefetches the segment header that [`Index::prefetch`] reads, if there are too many segments to be
+    /// Prefetches the segment header that [`Index::prefetch`] will read, unless there are so few segments that they are
     /// cached.
     #[inline]
     pub(crate) fn prefetch_segment(&self, hash: u64) {
@@ -190,7 +191,7 @@ impl Index {
         }
     }
 
-    /// Returns the reference that a search for `hash` will most likely return. Only a hint.
+    /// Returns the reference that a search for `hash` will most likely return, without comparing keys.
     #[inline]
     pub(crate) fn probable_reference(&self, hash: u64) -> Option<u32> {
         match self {
@@ -202,7 +203,7 @@ impl Index {
         }
     }
 
-    /// Returns the reference with this hash that `is` accepts.
+    /// Returns the reference with this hash for which `is` returns true.
     #[inline]
     pub(crate) fn find(&self, hash: u64, is: impl FnMut(u32) -> bool) -> Option<u32> {
         match self {
@@ -214,7 +215,7 @@ impl Index {
         }
     }
 
-    /// Reserves space for this many entries in total: up to one segment, or several if the index is empty.
+    /// Reserves space for this many entries in total. An empty index may get several segments, any other at most one.
     pub(crate) fn reserve(&mut self, entries: usize, of: &impl HashSource) {
         if entries <= inline::CAPACITY {
             return;
@@ -301,7 +302,7 @@ impl Index {
         }
     }
 
-    /// Replaces the reference to an entry that moved.
+    /// Replaces the reference of an entry that was moved.
     pub(crate) fn replace_reference(&mut self, hash: u64, from: u32, to: u32) {
         match self {
             Self::Inline(few) => few.replace_reference(hash, from, to),
@@ -313,8 +314,8 @@ impl Index {
         }
     }
 
-    /// Visits the entries of one bucket at `position` or above. Returns the next position, or `None` at the
-    /// end.
+    /// Visits the entries of the bucket at `position` whose positions are not lower. Returns the next position, or
+    /// `None` at the end.
     pub(crate) fn visit(&self, position: u64, of: &impl HashSource, visit: impl FnMut(u32)) -> Option<u64> {
         let segment = match self {
             Self::Inline(few) => {
@@ -336,8 +337,8 @@ impl Index {
         }
     }
 
-    /// Visits all entries in arbitrary order until `visit` returns false. Returns whether all were visited. The hashes
-    /// are not needed.
+    /// Visits all entries in arbitrary order until `visit` returns false. Returns whether all were visited. `of` only
+    /// prefetches the entries.
     pub(crate) fn visit_all(&self, of: &impl HashSource, mut visit: impl FnMut(u32) -> bool) -> bool {
         match self {
             Self::Inline(few) => {
@@ -351,7 +352,7 @@ impl Index {
         }
     }
 
-    /// Picks a uniformly random entry by probing random cells until one is taken.
+    /// Picks a uniformly random entry by probing random cells until an occupied one is found.
     pub(crate) fn random_reference(&self, random: u64) -> Option<u32> {
         let mut state = random;
         let found = (0..MAX_ATTEMPTS).find_map(|_| {
@@ -386,7 +387,7 @@ impl Index {
         }
     }
 
-    /// Moves one chunk of the lines to lower addresses of the pool, if there is room. Returns whether more
+    /// Moves the index lines in chunk `part` to lower addresses of the pool if there is room. Returns whether more
     /// chunks follow.
     pub(crate) fn move_lower(&mut self, part: usize) -> bool {
         match self {

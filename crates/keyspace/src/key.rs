@@ -24,22 +24,21 @@ impl<'a> Key<'a> {
         self.slot
     }
 
-    /// Reuses the hash for another copy of the key's name; `None` if `bytes` differ from it.
+    /// Returns a key for another copy of the name `bytes` without hashing it again; `None` if the names differ.
     #[must_use]
     #[inline]
     pub fn rebind<'b>(&self, bytes: &'b [u8]) -> Option<Key<'b>> {
         bytes_equal(self.bytes, bytes).then_some(Key { bytes, slot: self.slot, hash: self.hash })
     }
 
-    /// Returns the key's hash, which is independent of its slot.
+    /// Returns the key's hash, which is not related to its slot number.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 }
 
-/// Compares two byte strings. Most keys are so short that a `memcmp` call would cost more than the
-/// comparison.
+/// Compares two byte strings. Most keys are so short that calling `memcmp` would cost more than comparing them inline.
 #[inline]
 pub(crate) fn bytes_equal(one: &[u8], other: &[u8]) -> bool {
     if one.len() != other.len() {

@@ -20,21 +20,21 @@ use crate::slot::{SlotData, SlotGuard};
 use crate::snapshot::ActiveCuts;
 use crate::table::Table;
 
-/// Number of slots by which prefetching runs ahead while all slots are locked in order.
+/// How many slots ahead the locks are prefetched while all slots are locked in order.
 const PREFETCH_DISTANCE: usize = 16;
-/// How long a thread that locks all slots first keeps some of them while it waits for another.
+/// While a thread that locks all slots waits for one, it keeps some others locked at first, for at most this time.
 const KEPT_SLOT_WAIT: Duration = Duration::from_millis(2);
 
-/// Number of spin attempts before a waiting thread sleeps: about as long as a worker holds a slot for one batch of
-/// commands.
+/// Number of spin attempts before a waiting thread sleeps. They take about as long as a worker holds a slot for one
+/// batch of commands.
 const SPIN_ATTEMPTS: usize = 200;
 /// Time after which a thread that waits for a slot releases all other slots.
 const SHORT_WAIT: Duration = Duration::from_millis(1);
-/// Interval at which a thread that waits for a slot consults its wait policy.
+/// Interval at which a thread that waits for a slot calls its wait policy.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Decides whether to keep waiting. It is called every two milliseconds with the time waited so far.
 pub(crate) type WaitPolicy<'a> = &'a dyn Fn(Duration) -> bool;
-/// Number of keys up to which prefetching needs no heap allocation.
+/// Maximum number of keys that can be prefetched without a heap allocation.
 const PREFETCH_BATCH: usize = 32;
 pub(crate) type AllGuards<'k> = Vec<Option<MutexGuard<'k, SlotData>>>;
 
@@ -55,7 +55,7 @@ pub struct DatabaseSize {
 }
 
 impl DatabaseSize {
-    /// Adds the keys of one slot.
+    /// Adds the key counts of a table.
     pub fn add(&mut self, table: &Table) {
         self.keys += table.len();
         self.volatile += table.volatile_len();
@@ -63,7 +63,7 @@ impl DatabaseSize {
     }
 }
 
-/// The data of a node: all slots, each with its own lock.
+/// All data of a node: the slots, each with its own lock.
 #[derive(Debug)]
 pub struct Keyspace {
     slots: FullChunk<AlignedSlot>,
@@ -76,21 +76,20 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
-    /// Derives a hash seed from `text`. Servers with the same text share SCAN cursors.
+    /// Derives a hash seed from `text`. SCAN cursors are valid on all servers that use the same text.
     #[must_use]
     pub fn seed_from_text(text: &[u8]) -> u64 {
         hashing::seed_from_text(text)
     }
 
-    /// Creates an empty keyspace with this many databases. `seed` makes hashes unpredictable; the first keyspace
-    /// created in a process sets the seed for all.
+    /// Creates an empty keyspace with this many databases. `seed` makes hashes unpredictable; only the first keyspace
+    /// created in a process sets it.
     #[must_use]
     pub fn new(seed: u64, databases: u16) -> Self {
         Self::with_slots(seed, databases, Slot::all().collect())
     }
 
-    /// Like [`Self::new`], restricted to these slots: loops over all slots skip the others, and keys of other
-    /// slots must not be written.
+    /// Like [`Self::new`], but loops over all slots visit only these slots. Keys of other slots must not be written.
     #[must_use]
     pub fn with_only_slots(seed: u64, databases: u16, slots: &SlotSet) -> Self {
         Self::with_slots(seed, databases, slots.iter().collect())
@@ -108,12 +107,13 @@ impl Keyspace {
         }
     }
 
-    /// Returns the slots that can hold keys, in ascending order; nearly always all slots.
+    /// Returns the slots that can contain keys, in ascending order: all slots, unless [`Self::with_only_slots`] was
+    /// used.
     pub fn slots(&self) -> impl ExactSizeIterator<Item = Slot> + '_ {
         self.usable_slots.iter().copied()
     }
 
-    /// Returns whether keys of this slot may be written.
+    /// Returns whether keys may be written to this slot.
     #[must_use]
     pub fn is_in_use(&self, slot: Slot) -> bool {
         self.usable_slots.len() == SLOT_COUNT || self.usable_slots.binary_search(&slot).is_ok()
@@ -131,14 +131,14 @@ impl Keyspace {
         self.databases
     }
 
-    /// Hashes `bytes` once for all later lookups.
+    /// Creates a key from its name, which is hashed once for all later lookups.
     #[must_use]
     #[inline]
     pub fn key<'a>(&self, bytes: &'a [u8]) -> Key<'a> {
         Key { bytes, slot: Slot::of_key(bytes), hash: hashing::hash_bytes(bytes) }
     }
 
-    /// Like [`Self::key`], for callers that know the slot.
+    /// Like [`Self::key`], for callers that know the key's slot.
     #[must_use]
     #[inline]
     pub fn key_in_slot<'a>(&self, slot: Slot, bytes: &'a [u8]) -> Key<'a> {
@@ -146,7 +146,7 @@ impl Keyspace {
         Key { bytes, slot, hash: hashing::hash_bytes(bytes) }
     }
 
-    /// Prefetches the slot's lock and header (first pass over a batch).
+    /// Prefetches the lock and header of the key's slot (first pass over a batch).
     #[inline]
     pub fn prefetch_slot(&self, key: &Key<'_>) {
         let slot = &self.slots[key.slot.index()..];
@@ -154,7 +154,7 @@ impl Keyspace {
         prefetch(slot.as_ptr().cast::<u8>().wrapping_add(64));
     }
 
-    /// Prefetches the key's index line (second pass). Locks the slot; returns `None` if another thread has locked it.
+    /// Prefetches the key's index line (second pass). Locks the slot; returns `None` if another thread holds it.
     #[inline]
     pub fn prefetch_index(&self, db: u16, key: &Key<'_>) -> Option<PrefetchedSlot<'_>> {
         let data = self.slots[key.slot.index()].0.try_lock()?;
@@ -162,30 +162,29 @@ impl Keyspace {
         Some(PrefetchedSlot { data, probable_entry: None })
     }
 
-    /// Runs the second and third prefetch pass over keys whose slots must not stay locked.
+    /// Runs the second and third prefetch pass over keys, and unlocks their slots again.
     pub fn prefetch_entries<'a>(&self, db: u16, keys: impl Iterator<Item = &'a Key<'a>>) {
         let touched = keys.filter_map(|key| Some((self.prefetch_index(db, key)?, key)));
         let touched: SmallVec<[(PrefetchedSlot<'_>, &Key<'_>); PREFETCH_BATCH]> = touched.collect();
         touched.into_iter().for_each(|(mut touched, key)| touched.prefetch_entry(db, key));
     }
 
-    /// Hashes the name of a part of a value, such as a hash field.
+    /// Hashes the name of an element, such as a hash field.
     #[must_use]
     #[inline]
     pub fn hash_element_name(&self, name: &[u8]) -> u64 {
         hashing::hash_bytes(name)
     }
 
-    /// Locks one slot, waiting if necessary. The caller must hold no other slot (see
-    /// [`Keyspace::lock_many`]).
+    /// Locks one slot, waiting if necessary. The calling thread must hold no other slot (see [`Keyspace::lock_many`]).
     #[must_use]
     #[inline]
     pub fn lock(&self, slot: Slot) -> SlotGuard<'_> {
         self.try_lock(slot).unwrap_or_else(|| self.wait_for_slot(slot))
     }
 
-    /// Spins before sleeping, because a slot is held only for a few microseconds, and a sleep with its wake-up costs
-    /// both threads more.
+    /// Spins before sleeping: a slot is held only for a few microseconds, and sleeping and waking up costs both threads
+    /// more.
     #[cold]
     fn wait_for_slot(&self, slot: Slot) -> SlotGuard<'_> {
         let data = self.spin_for_slot(slot).unwrap_or_else(|| self.slots[slot.index()].0.lock());
@@ -200,7 +199,7 @@ impl Keyspace {
         })
     }
 
-    /// Locks all given slots or none. It never waits for a slot while holding another, so two callers cannot deadlock.
+    /// Locks all given slots. It never waits for a slot while holding another, so two callers cannot deadlock.
     #[must_use]
     pub fn lock_many(&self, slots: &[Slot]) -> LockedSlots<'_> {
         let mut locked = LockedSlots::default();
@@ -208,7 +207,7 @@ impl Keyspace {
         locked
     }
 
-    /// Waits for a slot as long as the policy allows.
+    /// Waits for a slot until `wait_policy` gives up.
     pub fn lock_slot_while(&self, slot: Slot, wait_policy: WaitPolicy<'_>) -> Option<SlotGuard<'_>> {
         self.try_lock(slot).or_else(|| Some(self.slot_guard(slot, self.lock_data_while(slot, wait_policy)?)))
     }
@@ -227,10 +226,9 @@ impl Keyspace {
         })
     }
 
-    /// Locks many slots without blocking other clients behind one busy slot: if a slot stays locked for more than a
-    /// moment, the thread waits for it with all other slots released. `held` has one place per slot. Returns false if
-    /// the wait policy gave up, and otherwise true with all slots locked. Only for the holder of the global lock, which
-    /// may hold other slots.
+    /// Locks many slots without blocking other clients behind one busy slot: if a slot stays locked by another thread,
+    /// this thread waits for it with all other slots released. `held` has one element per slot. Returns whether all
+    /// slots are locked; if not, the wait policy gave up. The caller holds the global lock and may hold other slots.
     pub(crate) fn lock_all_slots<'k, G>(
         &'k self,
         _turn: &GlobalLock<'_>,
@@ -252,8 +250,8 @@ impl Keyspace {
             let Some(busy) = busy else { return true };
             let others = held.iter_mut().enumerate().filter(|(place, _)| !awaited.contains(place));
             others.for_each(|(_, held)| *held = None);
-            // Slots that were waited for are kept during the next wait, or two busy slots could alternate for ever. Only
-            // for a moment, since the next slot may stay locked for long; a longer one after each failure.
+            // Keep the slots that were waited for during the next wait, or two busy slots could alternate forever. The
+            // next slot may stay locked for long, so keep them only briefly, but longer after each failure.
             let kept = |waited| waited < patience && wait_policy(waited);
             let mut data = if awaited.is_empty() { None } else { self.lock_data_while(slots[busy], &kept) };
             if data.is_none() {
@@ -274,8 +272,8 @@ impl Keyspace {
         lock.try_lock().or_else(|| self.spin_for_slot(slot)).or_else(|| lock.try_lock_for(SHORT_WAIT))
     }
 
-    /// Prepares for locking all slots: allocates the guards and prefetches the cache lines of the locks. Fetching these
-    /// lines from other cores takes longer than the locking itself.
+    /// Prepares for locking all slots: allocates the guards and prefetches the cache lines of the locks, because
+    /// fetching them from other cores takes longer than locking.
     pub(crate) fn prepare_to_lock_all(&self) -> AllGuards<'_> {
         for slot in self.slots() {
             self.prefetch_lock(slot.index() + PREFETCH_DISTANCE);
@@ -284,8 +282,7 @@ impl Keyspace {
         self.slots().map(|_| None).collect()
     }
 
-    /// Runs `at_that_moment` while all slots are locked. It does not read the slots, so only the cache line
-    /// with each lock is touched.
+    /// Calls `at_that_moment` while all slots are locked. Of each slot, only the cache line with the lock is touched.
     pub(crate) fn with_all_locked<'k, R>(
         &'k self,
         turn: &GlobalLock<'_>,
@@ -304,14 +301,14 @@ impl Keyspace {
         }
     }
 
-    /// Locks a slot unless another thread holds it.
+    /// Locks a slot; returns `None` if another thread holds it.
     #[must_use]
     pub fn try_lock(&self, slot: Slot) -> Option<SlotGuard<'_>> {
         self.slots[slot.index()].0.try_lock().map(|data| self.slot_guard(slot, data))
     }
 
-    /// Yields the slot to waiting threads and locks it again. Long operations on a slot must call this
-    /// regularly: a plain unlock and lock would nearly always win against a waiting thread.
+    /// Unlocks the slot for waiting threads and locks it again. Long operations on a slot must call this regularly,
+    /// because after a plain unlock and lock this thread would nearly always get the slot before a waiting thread.
     pub(crate) fn yield_to_waiters(&self, guard: &mut SlotGuard<'_>) {
         guard.publish();
         MutexGuard::bump(&mut guard.data);
@@ -331,30 +328,30 @@ impl Keyspace {
         SlotGuard { data, published: &self.published_summaries, slot, last_published: None, likely }
     }
 
-    /// Returns the number of keys of database 0 in `slot`, as of the last unlock.
+    /// Returns the number of keys of database 0 in `slot`, as published when the slot was last unlocked.
     #[must_use]
     pub fn slot_len(&self, slot: Slot) -> usize {
         self.published_summaries.keys[slot.index()].load(Ordering::Relaxed) as usize
     }
 
-    /// Returns the number of keys in all databases, as of each slot's last unlock.
+    /// Returns the number of keys in all databases, as published when each slot was last unlocked.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.non_empty_slots().map(|slot| self.keys_in_slot(slot)).sum()
     }
 
-    /// Returns the slots that hold visible keys, in ascending order, as of each slot's last unlock.
+    /// Returns the slots that contain visible keys, in ascending order, as published when each slot was last unlocked.
     pub fn non_empty_slots(&self) -> impl Iterator<Item = Slot> + '_ {
         self.published_summaries.non_empty_slots.iter()
     }
 
-    /// Returns how often slots became empty or non-empty, as of the last unlocks.
+    /// Returns how often a slot has become empty or non-empty, as published when slots were last unlocked.
     #[must_use]
     pub fn non_empty_changes(&self) -> u64 {
         self.published_summaries.non_empty_slots.changes()
     }
 
-    /// Returns the number of keys of `slot` in all databases, as of the last unlock.
+    /// Returns the number of keys of `slot` in all databases, as published when the slot was last unlocked.
     #[must_use]
     pub fn keys_in_slot(&self, slot: Slot) -> usize {
         self.slot_len(slot)
@@ -376,7 +373,7 @@ impl Keyspace {
         if !self.has_other_databases(slot) { 0 } else { self.lock(slot).table_if(db).map_or(0, Table::len) }
     }
 
-    /// Returns whether databases other than 0 have keys in `slot`, as of the last unlock.
+    /// Returns whether databases other than 0 have keys in `slot`, as published when the slot was last unlocked.
     #[must_use]
     pub fn has_other_databases(&self, slot: Slot) -> bool {
         self.published_summaries.other_database_keys[slot.index()].load(Ordering::Relaxed) > 0
@@ -388,8 +385,8 @@ impl Keyspace {
         self.non_empty_slots().map(|slot| self.len_in_slot(db, slot)).sum()
     }
 
-    /// Returns the key counts per database. Slots are counted one after another while other threads may write. A slot
-    /// is locked only if databases other than 0 have keys in it.
+    /// Returns the key counts of each database. Other threads may write while the slots are counted one after another.
+    /// A slot is locked only if databases other than 0 have keys in it.
     #[must_use]
     pub fn sizes(&self) -> Vec<DatabaseSize> {
         let mut sizes = vec![DatabaseSize::default(); usize::from(self.databases())];
@@ -415,8 +412,7 @@ impl Keyspace {
         self.len(db) == 0
     }
 
-    /// Returns the slots that may hold an expired key. Takes no locks, and returns at once while nothing can have
-    /// expired.
+    /// Returns the slots that may contain an expired key. Locks no slot, and is fast while no key can have expired.
     #[must_use]
     pub fn slots_with_expiries_due(&self, now: Millis) -> Vec<Slot> {
         if self.published_summaries.next_due() > now {
@@ -426,15 +422,15 @@ impl Keyspace {
         }
     }
 
-    /// Returns a lower bound of the next key expiry; `None` if no key expires. It becomes exact when
-    /// [`Keyspace::slots_with_expiries_due`] runs.
+    /// Returns a lower bound of the time at which the next key expires; `None` if no key expires.
+    /// [`Keyspace::slots_with_expiries_due`] makes the bound exact.
     #[must_use]
     pub fn next_due(&self) -> Option<Millis> {
         Some(self.published_summaries.next_due()).filter(|next| *next != page::NO_EXPIRY)
     }
 
-    /// Registers `notify`, called with the slot locked whenever a key gets an expiry earlier than
-    /// [`Keyspace::next_due`].
+    /// Registers `notify`, which is called whenever a key gets an expiry earlier than [`Keyspace::next_due`], while the
+    /// key's slot is locked.
     ///
     /// # Panics
     /// If called twice.

@@ -1,7 +1,7 @@
-//! Kinds of values, their encodings, and their codes in entry headers.
+//! Kinds of values, their encodings, and the type codes of entries.
 //!
-//! To add a kind, start here; the compiler then reports all places that need it (docs/keyspace.md, "How a
-//! kind is added").
+//! To add a kind, start here. The compiler then reports all places that must handle it (docs/keyspace.md, "How a kind
+//! is added").
 
 use crate::entry::TypeCode;
 use crate::packed::{MAX_BYTES, MAX_ELEMENTS, ValueSummary};
@@ -49,19 +49,19 @@ impl Kind {
     }
 }
 
-/// Whether a value of a kind may contain an element twice.
+/// Whether and how the elements of a value are unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElementUniqueness {
     /// The elements may repeat, or there are none.
     Repeatable,
-    /// Two elements have different names ([`PackedValue::visit_names`](crate::PackedValue::visit_names)).
+    /// No two elements have the same name ([`PackedValue::visit_names`](crate::PackedValue::visit_names)).
     ByName,
     /// Elements follow each other in strictly ascending order.
     ByOrder,
 }
 
 impl Kind {
-    /// Returns whether a value of this kind may contain an element twice.
+    /// Returns in which sense the elements of a value of this kind are unique.
     #[must_use]
     pub fn element_uniqueness(self) -> ElementUniqueness {
         match self {
@@ -72,24 +72,24 @@ impl Kind {
     }
 }
 
-/// How a string was produced, which decides its OBJECT ENCODING name.
+/// How a string was produced, which determines its OBJECT ENCODING.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum EncodingHint {
-    /// The string was set as a whole, so its content decides the name.
+    /// The string was set as a whole, so its content determines the encoding.
     #[default]
     ByContent,
-    /// The string was edited in place (APPEND, SETRANGE, SETBIT): Redis reports `raw` whatever the content is.
+    /// The string was edited in place (APPEND, SETRANGE, SETBIT). Redis then reports `raw`, regardless of its content.
     Raw,
-    /// The string is a result of INCRBYFLOAT: Redis does not report `int` even for an integral value.
+    /// The string is a result of INCRBYFLOAT. Redis then does not report `int`, even for an integer.
     NeverInt,
 }
 
-/// A kind and its OBJECT ENCODING name, which follows Redis's thresholds independently of the representation.
-/// The discriminant is the code in an entry's header; fifteen are available.
+/// A kind and its OBJECT ENCODING, which follows Redis's thresholds independently of the representation. The
+/// discriminant is the type code in an entry's header; fifteen codes are available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ValueEncoding {
-    /// A string whose content decides the encoding name.
+    /// A string whose content determines the encoding.
     String,
     RawString,
     /// A string that is a result of INCRBYFLOAT.
@@ -112,7 +112,7 @@ impl ValueEncoding {
         TypeCode::for_key(self as u8)
     }
 
-    /// Returns the encoding for the code of a key's entry.
+    /// Returns the encoding with this type code.
     #[inline(always)]
     pub(crate) fn of(code: TypeCode) -> Self {
         match code.as_u8() {
@@ -164,7 +164,8 @@ impl ValueEncoding {
         }
     }
 
-    /// Returns the encoding after elements described by `about` were added. An encoding never reverts to a smaller one.
+    /// Returns the encoding after adding elements that `about` summarizes. An encoding never becomes more compact
+    /// again.
     pub(crate) fn encoding_after_adding(self, about: &ValueSummary, limits: &EncodingLimits) -> Self {
         match self {
             Self::String | Self::RawString | Self::FloatSumString | Self::Stream => self,
@@ -182,8 +183,8 @@ impl ValueEncoding {
         }
     }
 
-    /// Like [`Self::encoding_after_adding`] for a set, which stays an intset while it has only integers within the
-    /// limit, and becomes a hash table beyond it.
+    /// Like [`Self::encoding_after_adding`], for a set. An intset stays one while all members are integers and within
+    /// the limit, and becomes a hash table beyond the limit.
     pub(crate) fn set_encoding_after_adding(self, about: &ValueSummary, bounds: SetBounds) -> Self {
         match (self, about.value_encoding()) {
             (Self::TableSet, _) | (_, Self::TableSet) => Self::TableSet,
@@ -194,7 +195,7 @@ impl ValueEncoding {
         }
     }
 
-    /// Returns whether a value with `len` elements is stored in this packed form.
+    /// Returns whether a value with `len` elements in these packed bytes is stored packed.
     #[inline]
     pub(crate) fn stays_packed(self, bytes: &[u8], len: usize) -> bool {
         match self.kind() {
@@ -206,10 +207,10 @@ impl ValueEncoding {
         }
     }
 
-    /// Returns the maximum number of elements of a packed value, because lookups scan them linearly.
+    /// Returns the maximum number of elements of a packed value, which is low because lookups scan the elements.
     pub(crate) fn max_packed_elements(self) -> usize {
         match self {
-            // An intset is sorted and searched by bisection.
+            // Lookups in an intset use binary search, so it may have the maximum number of elements.
             Self::IntsetSet => MAX_ELEMENTS,
             Self::ListpackSet | Self::TableSet => 128,
             Self::String
@@ -237,7 +238,7 @@ impl From<EncodingHint> for ValueEncoding {
     }
 }
 
-/// Thresholds up to which OBJECT ENCODING reports a compact encoding.
+/// Thresholds up to which OBJECT ENCODING reports `listpack`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListpackBounds {
     /// Maximum number of elements.
@@ -254,10 +255,10 @@ pub struct ListLimit(pub i32);
 impl ListLimit {
     /// Number of bytes of a listpack besides its entries.
     const LISTPACK_OVERHEAD: usize = 7;
-    /// Limit in bytes that applies in addition to an element count.
+    /// Maximum number of bytes that applies in addition to a limit on the number of elements.
     const MAX_COUNTED_BYTES: usize = 8192;
 
-    /// Returns the limit: `Ok` with a number of bytes, or `Err` with a number of elements.
+    /// Returns the limit: `Ok` with a maximum number of bytes, or `Err` with a maximum number of elements.
     fn byte_or_element_limit(self) -> Result<usize, usize> {
         match self.0 {
             0.. => Err(self.0.max(1) as usize),
@@ -265,7 +266,7 @@ impl ListLimit {
         }
     }
 
-    /// Returns whether a list of this many bytes and elements exceeds the limit.
+    /// Returns whether a list with this many bytes and elements exceeds the limit.
     pub(crate) fn is_exceeded_by(self, bytes: usize, len: usize) -> bool {
         let bytes = bytes + Self::LISTPACK_OVERHEAD;
         match self.byte_or_element_limit() {
@@ -274,8 +275,8 @@ impl ListLimit {
         }
     }
 
-    /// Returns whether a quicklist has shrunk enough to become a listpack again. It must shrink to half the limit, so
-    /// that the encoding does not change back and forth.
+    /// Returns whether a quicklist is small enough to become a listpack again. It must shrink to half the limit, so
+    /// that the encoding does not alternate.
     pub(crate) fn permits_conversion_to_listpack(self, bytes: usize, len: usize) -> bool {
         match self.byte_or_element_limit() {
             Ok(most) => bytes + Self::LISTPACK_OVERHEAD <= most / 2,

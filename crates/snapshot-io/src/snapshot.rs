@@ -52,9 +52,8 @@ impl SnapshotState {
     }
 }
 
-/// Captures all data at this moment. Also calls `at_cut` while all slots are locked, and returns its result together
-/// with the snapshot. The number is how many nanoseconds the slots were locked. Returns `None` if too many snapshots
-/// are active.
+/// Captures all data at this moment, and calls `while_locked` while all slots are locked. Returns the snapshot with the
+/// result of that call (`None` if too many snapshots are active), and for how many nanoseconds the slots were locked.
 pub fn take_snapshot<R>(
     engine: &Engine,
     nanos: fn() -> u64,

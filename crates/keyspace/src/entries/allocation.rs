@@ -1,11 +1,11 @@
 //! Allocates space for entries and reclaims dead bytes.
 //!
-//! New entries go to the open page. When it is full, a page with many dead bytes is compacted and becomes the
-//! open one, or a new page is allocated. A new page is as long as its first entry and grows as entries are
-//! added; it keeps its number, so entry references stay valid. When another page becomes the open one, the
-//! old one gives back its free space. The maximum page size depends on the store ([`OverflowValue::PAGE_LEN_FACTOR`]):
-//! more pages waste more on headers and rounding, longer pages leave larger holes in the pool as they grow.
-//! Every step works on one page of at most 8 KB, so no command waits longer than that.
+//! New entries go to the open page. When it is full, a page with many dead bytes is compacted and becomes the open one,
+//! or a new page is allocated. A new page is as long as its first entry and grows as entries are added; it keeps its
+//! number, so entry references stay valid. When another page becomes the open one, the free space of the previous one
+//! is released. The maximum page size depends on the store ([`OverflowValue::PAGE_LEN_FACTOR`]): small pages waste more
+//! on headers and rounding, large pages leave larger holes in the pool as they grow. Every step works on one page of at
+//! most 8 KB, so no command waits longer than that.
 //!
 //! Invariant: no entry of a pinned page is moved.
 
@@ -29,7 +29,7 @@ fn page_size(len: usize) -> usize {
 }
 
 impl<V: OverflowValue> Entries<V> {
-    /// Returns the page and offset for a new entry of `need` bytes.
+    /// Allocates `need` bytes for a new entry. Returns the page number and the offset in the page.
     pub(super) fn allocate_space(&mut self, need: usize) -> (usize, usize) {
         if let Some(at) = self.offset_if_fits(self.open_page as usize, need) {
             return (self.open_page as usize, at);
@@ -48,7 +48,7 @@ impl<V: OverflowValue> Entries<V> {
         (number, page::entries_end(self.pages.page(number)))
     }
 
-    /// Makes this the open page and gives back the free space of the previous one.
+    /// Makes this page the open one and releases the free space of the previous open page.
     fn set_open_page(&mut self, number: usize) {
         if self.open_page as usize != number {
             self.pages.trim(self.open_page as usize);
@@ -61,13 +61,13 @@ impl<V: OverflowValue> Entries<V> {
         (page::free_len(page) >= need && self.pinned_bits(number) == 0).then(|| page::entries_end(page))
     }
 
-    /// Returns the maximum page length for a store that grows by `need` bytes.
+    /// Returns the maximum page length for a store that is about to grow by `need` bytes.
     fn max_page_len(&self, need: usize) -> usize {
         let live = (self.live_bytes() + self.with_expected(need)) as u64;
         Block::MAX_BLOCK_BYTES.min((V::PAGE_LEN_FACTOR * live).isqrt() as usize)
     }
 
-    /// `need` plus the bytes announced to follow.
+    /// Returns `need` plus the bytes that [`Self::expect_bytes`] announced.
     fn with_expected(&self, need: usize) -> usize {
         need.max(usize::from(self.expected_bytes))
     }
@@ -83,7 +83,7 @@ impl<V: OverflowValue> Entries<V> {
         self.index.reserve(entries, &names);
     }
 
-    /// Grows the open page for another `need` bytes if its maximum allows that.
+    /// Grows the open page by `need` bytes and returns the offset, unless the page would exceed its maximum length.
     fn grow_open_page(&mut self, need: usize) -> Option<usize> {
         let number = self.open_page as usize;
         let end = page::entries_end(self.pages.page_if(number)?);
@@ -93,7 +93,7 @@ impl<V: OverflowValue> Entries<V> {
         Some(number)
     }
 
-    /// Adds a page with room for `need` bytes plus the announced ones.
+    /// Adds a page with room for `need` bytes and the bytes that [`Self::expect_bytes`] announced.
     fn add_page(&mut self, need: usize) -> usize {
         let most = self.max_page_len(need).max(page::HEADER_LEN + need);
         let len = page_size((page::HEADER_LEN + self.with_expected(need)).min(most));
@@ -102,15 +102,15 @@ impl<V: OverflowValue> Entries<V> {
         number
     }
 
-    /// Returns the page numbers after `number`, wrapping around and ending with it; only a few of them.
+    /// Returns a few of the page numbers after `number`, wrapping around at the end of the page list.
     fn pages_after(&self, number: usize) -> impl Iterator<Item = usize> + use<V> {
         let count = self.pages.count();
         let start = if number < count { number + 1 } else { 0 };
         (0..count.min(MAX_EXAMINED_PAGES)).map(move |step| (start + step) % count)
     }
 
-    /// Returns the page with the most dead bytes among the next few after the open one, if it has enough to be worth
-    /// compacting.
+    /// Returns the page with the most dead bytes among the next few pages after the open one; `None` if that is too few
+    /// to be worth a compaction.
     fn page_to_compact(&self, need: usize) -> Option<usize> {
         let open = self.open_page as usize;
         let candidates =
@@ -152,7 +152,7 @@ impl<V: OverflowValue> Entries<V> {
         self.set_page_expiry(number, earliest);
     }
 
-    /// Moves the live entries of page `from` to the end of page `to` and frees `from`.
+    /// Moves the live entries of page `from` to the end of page `to`, and frees page `from`.
     fn merge_page_into(&mut self, from: usize, to: usize) {
         debug_assert_eq!(self.pinned_bits(from) | self.pinned_bits(to), 0);
         let mut places = self.secondary_positions(from);
@@ -177,7 +177,7 @@ impl<V: OverflowValue> Entries<V> {
         self.free_page(from);
     }
 
-    /// Returns the ordered references to the entries of a page. None of these entries may be kept for a snapshot.
+    /// Returns the positions of a page's entries in the secondary order. No snapshot may need these entries.
     fn secondary_positions(&self, number: usize) -> <V::SecondaryOrder as SecondaryOrder<V>>::Positions {
         let entries = page::entries(self.pages.page(number), page::HEADER_LEN);
         self.secondary_order
@@ -191,14 +191,14 @@ impl<V: OverflowValue> Entries<V> {
         hashing::hash_bytes(names.name_of(header, page, at))
     }
 
-    /// Compacts one page per removal while most bytes of the store are dead.
+    /// Compacts one page if more than about a third of the store's bytes are dead. Called after each removal.
     pub(super) fn compact_after_removal(&mut self) {
         if self.dead_half_bytes > self.live_half_bytes / 2 + 512 {
             self.compact();
         }
     }
 
-    /// Compacts one page. Returns whether there was anything to do.
+    /// Compacts one page. Returns false if no page was worth compacting.
     pub(crate) fn compact(&mut self) -> bool {
         let Some(number) = self.page_to_compact(0) else { return false };
         let live = page::live_bytes(self.pages.page(number));
@@ -228,13 +228,13 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Returns whether enough bytes are dead to justify a pass over the store.
+    /// Returns whether enough bytes are dead to justify visiting the whole store.
     pub(crate) fn needs_compaction(&self) -> bool {
         self.dead_half_bytes > self.live_half_bytes / 8 + 64
     }
 
-    /// Moves one chunk of the pages and index lines to lower addresses of the pool, if the pool has room there. Returns
-    /// whether more chunks follow.
+    /// Moves the pages and index lines in chunk `part` to lower addresses of the pool if there is room. Returns whether
+    /// more chunks follow.
     pub(crate) fn move_lower(&mut self, part: usize) -> bool {
         self.pages.move_lower(part) | self.index.move_lower(part)
     }

@@ -14,7 +14,8 @@ use crate::packed;
 use crate::pages::{self, EntryKeys};
 
 impl<V: OverflowValue> Entries<V> {
-    /// Overwrites a value of equal length in place, if no snapshot needs the old bytes.
+    /// Overwrites a value with one of equal length in place. Returns false if that is impossible, or a snapshot needs
+    /// the old bytes.
     pub(crate) fn overwrite(
         &mut self,
         place: EntryRef,
@@ -82,8 +83,8 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Resizes a value stored as bytes to `len` bytes, zero-filling new bytes, and returns it for editing. The expiry
-    /// is kept.
+    /// Resizes a value stored as bytes to `len` bytes and returns it for editing. New bytes are zero; the expiry is
+    /// unchanged.
     pub(crate) fn edit(
         &mut self,
         place: EntryRef,
@@ -117,8 +118,8 @@ impl<V: OverflowValue> Entries<V> {
         (place, header.value_mut(page, at))
     }
 
-    /// Sets the entry's code. Safe even if a snapshot needs the entry: the code only names the encoding and
-    /// is not written to files.
+    /// Sets the entry's code, even if a snapshot needs the entry: the code only determines the OBJECT ENCODING name,
+    /// which snapshots do not save.
     pub(crate) fn set_code(&mut self, place: EntryRef, code: TypeCode) {
         let (header, page, at) = self.pages.entry_mut(place.0);
         if header.type_code() != code {
@@ -126,7 +127,8 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Returns the bytes of a value for editing in place. The caller must have copied the entry if a snapshot needs it.
+    /// Returns the bytes of a value for editing in place. If a snapshot needs the entry, the caller must have copied it
+    /// before.
     pub(crate) fn flat_value_mut(&mut self, place: EntryRef) -> &mut [u8] {
         let (header, page, at) = self.pages.entry(place.0);
         match header.record_number(page, at) {
@@ -141,8 +143,7 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Replaces a byte range of a packed collection, in the page or in its overflow record, and sets its
-    /// element count.
+    /// Replaces a byte range of a packed collection, in its page or its overflow record, and sets the element count.
     pub(crate) fn splice(&mut self, place: EntryRef, key: &Key<'_>, splice: &Splice<'_>) -> EntryRef {
         let Splice { range, replacement: with, count, code } = splice;
         let (header, page, at) = self.pages.entry(place.0);
@@ -175,7 +176,7 @@ impl<V: OverflowValue> Entries<V> {
     }
 }
 
-/// A byte-range replacement in a packed collection.
+/// The replacement of a byte range of a packed collection.
 #[derive(Debug)]
 pub(crate) struct Splice<'a> {
     pub(crate) range: Range<usize>,

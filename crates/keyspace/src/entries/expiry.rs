@@ -1,13 +1,13 @@
 //! Tracks when entries expire.
 //!
-//! Each page keeps a lower bound of its entries' expiry times, the store keeps the minimum over its pages,
-//! and the keyspace publishes the minimum over a slot's tables outside the lock. Finding expired entries is
-//! therefore a scan over 16384 numbers, then over the pages of a store, then over one page. A store with many
-//! pages keeps a tree of minima with a fan-out of 64. Removing an entry leaves its time in the bound; a page
-//! found to have nothing expired gets its exact minimum.
+//! Each page has a lower bound of its entries' expiry times, the store has the minimum over its pages, and the keyspace
+//! publishes the minimum over a slot's tables, readable without the slot's lock. To find expired entries, it is
+//! therefore enough to scan 16384 numbers, then the pages of a store, then one page. A store with many pages has a tree
+//! of minima with a fan-out of 64. Removing an entry does not raise the bound of its page; if nothing in a page has
+//! expired after all, the bound is recomputed.
 //!
 //! Keys whose values have expiring elements are tracked by key, with a lower bound of the element times
-//! ([`ElementExpiryIndex`]). Deleted keys, and keys without such elements, are removed at once.
+//! ([`ElementExpiryIndex`]). Deleted keys, and keys whose values no longer have expiring elements, are removed at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::page;
 use crate::pages;
 
 const TREE_FANOUT: usize = 64;
-/// Number of pages from which a store keeps a tree.
+/// Minimum number of pages for which a store maintains the tree.
 const MIN_TREE_PAGES: usize = 64;
 
-/// Minima of page expiry times; each level holds minima over several elements of the level below.
+/// A tree of minima over page expiry times. Each level has the minima over groups of elements of the level below.
 #[derive(Debug, Default)]
 pub(super) struct PageExpiryTree {
     levels: Vec<Vec<Millis>>,
@@ -44,7 +44,7 @@ impl PageExpiryTree {
             }
             times[index] = time;
             if times.len() <= TREE_FANOUT {
-                // This level is the root. Higher levels remain from when the store was larger.
+                // This level is the root; drop the levels above it, which the store no longer needs.
                 self.levels.truncate(level + 1);
                 return;
             }
@@ -119,8 +119,8 @@ impl ElementExpiryIndex {
 }
 
 impl<V: OverflowValue> Entries<V> {
-    /// Removes one expired entry, puts its key into `key` and returns its overflow record. `None` if nothing
-    /// has expired.
+    /// Removes one expired entry, puts its key into `key` and returns its overflow record, if any. Returns `None` if no
+    /// entry has expired.
     pub(crate) fn remove_expired(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<Option<Record<V>>> {
         while self.next_due <= now {
             let (number, earliest) = self.earliest_page();
@@ -150,7 +150,7 @@ impl<V: OverflowValue> Entries<V> {
         None
     }
 
-    /// Returns a lower bound of the next expiry of an entry or of an element inside a value.
+    /// Returns a lower bound of the next expiry time of an entry, or of an element inside a value.
     #[inline]
     pub(crate) fn next_due(&self) -> Option<Millis> {
         if self.volatile == 0 && self.extras.is_none() {
@@ -161,8 +161,8 @@ impl<V: OverflowValue> Entries<V> {
         parts.into_iter().chain(entries).min()
     }
 
-    /// Returns a lower bound of the next entry expiry, ignoring elements of values. `page::NO_EXPIRY` if no entry
-    /// expires.
+    /// Returns a lower bound of the next expiry time of an entry, without elements inside values; `page::NO_EXPIRY` if
+    /// no entry expires.
     #[inline(always)]
     pub(crate) fn next_entry_due(&self) -> Millis {
         if self.volatile > 0 { self.next_due } else { page::NO_EXPIRY }
@@ -173,12 +173,12 @@ impl<V: OverflowValue> Entries<V> {
         self.extras.as_ref().is_some_and(|extras| extras.element_expiry.is_some())
     }
 
-    /// Records that elements of this key's value start to expire at `due`.
+    /// Records `due` as the time when the first element of this key's value expires.
     pub(crate) fn record_element_expiry(&mut self, key: &[u8], due: Millis) {
         self.extras_mut().element_expiry.get_or_insert_default().record(key, due);
     }
 
-    /// Records that this key's value has no expiring elements.
+    /// Records that no element of this key's value expires.
     #[inline]
     pub(crate) fn clear_element_expiry(&mut self, key: &[u8]) {
         if let Some(parts) = self.extras.as_mut().and_then(|extras| extras.element_expiry.as_mut()) {
@@ -199,7 +199,7 @@ impl<V: OverflowValue> Entries<V> {
         parts.map_or(0, |parts| parts.by_key.len())
     }
 
-    /// Removes and returns a key whose value may have an expired element.
+    /// Removes and returns a key whose value may have an element that has expired at `now`.
     pub(crate) fn pop_element_expiry(&mut self, now: Millis) -> Option<Arc<[u8]>> {
         self.extras.as_mut()?.element_expiry.as_mut()?.pop(now)
     }
@@ -227,7 +227,7 @@ impl<V: OverflowValue> Entries<V> {
         times.min_by_key(|&(_, time)| time).unwrap_or((0, page::NO_EXPIRY))
     }
 
-    /// Lowers the page's bound to `expiry` if needed.
+    /// Lowers the expiry bound of a page to `expiry` if it is higher.
     pub(super) fn lower_page_expiry(&mut self, number: usize, expiry: Millis) {
         let expiry = entry::clamp_time(expiry);
         self.next_due = self.next_due.min(expiry);
@@ -243,7 +243,7 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Builds the tree when the store reaches `MIN_TREE_PAGES` pages.
+    /// Adds a page to the tree. The tree is built when the store reaches `MIN_TREE_PAGES` pages.
     pub(super) fn add_page_to_expiry_tree(&mut self, number: usize) {
         let has_tree = self.extras.as_ref().is_some_and(|extras| extras.page_expiries.is_some());
         if number >= MIN_TREE_PAGES && !has_tree {

@@ -16,7 +16,7 @@ use crate::usage::Usage;
 pub enum KeyLookup {
     /// The key does not exist.
     Missing,
-    /// The key exists but has expired. A master deletes it; a replica treats it as missing.
+    /// The key exists but has expired. A master deletes such a key; a replica treats it as missing.
     Expired(EntryRef),
     /// The key exists and has not expired.
     Live(EntryRef),
@@ -29,7 +29,7 @@ pub(crate) enum StoredValue<'a, V> {
 }
 
 impl<V: OverflowValue> Entries<V> {
-    /// Looks `key` up.
+    /// Looks up `key`, which may have expired at `now`.
     #[inline]
     pub(crate) fn find(&self, key: &Key<'_>, now: Millis) -> KeyLookup {
         self.find_with_usage(key, now).0
@@ -49,7 +49,7 @@ impl<V: OverflowValue> Entries<V> {
         found
     }
 
-    /// Like [`Self::find_with_usage`], and checks the entry `likely` first.
+    /// Like [`Self::find_with_usage`], but checks the entry `likely` first.
     #[inline(always)]
     pub(crate) fn find_with_hint(
         &self,
@@ -63,7 +63,7 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Returns the lookup result if the entry `reference` has this key.
+    /// Checks whether the entry `reference` has this key. Returns the lookup result if it has.
     #[inline(always)]
     fn check_reference(&self, reference: u32, key: &Key<'_>, now: Millis) -> Option<(KeyLookup, Usage)> {
         let (header, page, at) = self.pages.entry(reference);
@@ -95,7 +95,7 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Returns key, value bytes and expiry of an entry whose value is not a collection structure.
+    /// Returns the key, value bytes and expiry of an entry whose value is plain bytes.
     #[inline]
     pub(crate) fn flat_entry(&self, place: EntryRef) -> (&[u8], &[u8], Option<Millis>) {
         let (header, page, at) = self.pages.entry(place.0);
@@ -126,9 +126,9 @@ impl<V: OverflowValue> Entries<V> {
         self.entry_keys().name(place.0)
     }
 
-    /// Visits about `count` entries in hash order, starting at position `from`. Returns the next position, or
-    /// `None` at the end. An entry that exists during the whole scan is visited at least once, however the
-    /// store grows or shrinks. The low 16 bits of a position are zero.
+    /// Visits about `count` entries in hash order, starting at position `from`. Returns the next position, or `None` at
+    /// the end. An entry that exists during the whole scan is visited at least once, even if the store grows or shrinks
+    /// meanwhile. The low 16 bits of a position are zero.
     pub(crate) fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(EntryRef)) -> Option<u64> {
         let (mut position, mut visited) = (from, 0);
         loop {
@@ -153,7 +153,7 @@ impl<V: OverflowValue> Entries<V> {
         self.index.random_reference(random).map(EntryRef)
     }
 
-    /// Visits one entry per random number. The memory reads overlap, which hides cache misses.
+    /// Visits one entry per random number. All memory reads are issued together, which hides cache misses.
     pub(crate) fn sample(&self, randoms: &[u64], visit: &mut dyn FnMut(EntryRef)) {
         randoms.iter().for_each(|&random| self.index.prefetch(random));
         let found = randoms.iter().filter_map(|&random| self.index.random_reference(random));
@@ -161,8 +161,8 @@ impl<V: OverflowValue> Entries<V> {
         found.into_iter().for_each(|reference| visit(EntryRef(reference)));
     }
 
-    /// Picks a random entry that has an expiry. If such entries are rare, it picks from a page that has some;
-    /// in a large store with very few it may find none.
+    /// Picks a random entry that has an expiry. If such entries are rare, only a few pages are searched, so that none
+    /// may be found in a large store.
     pub(crate) fn random_volatile(&self, random: u64) -> Option<EntryRef> {
         const MAX_ATTEMPTS: usize = 8;
         const MAX_EXAMINED_ENTRIES: usize = 256;
@@ -183,13 +183,13 @@ impl<V: OverflowValue> Entries<V> {
         let may_have = |number: &usize| {
             self.pages.page_if(*number).is_some_and(|page| page::earliest_expiry(page) < page::NO_EXPIRY)
         };
-        // A page's bound can be stale (its entry is gone) and is inexact for times far in the future.
+        // A page's bound can be stale because its entry was removed, and is inexact for times far in the future.
         let found = some().filter(may_have).find_map(|number| self.random_volatile_in_page(number, seed));
         let found = found.or_else(|| self.random_volatile_in_page(self.earliest_page().0, seed));
         found.or_else(|| some().find_map(|number| self.random_volatile_in_page(number, seed)))
     }
 
-    /// Picks an entry with an expiry from one page.
+    /// Picks an entry with an expiry from this page.
     fn random_volatile_in_page(&self, number: usize, random: u64) -> Option<EntryRef> {
         let page = self.pages.page_if(number)?;
         let expires =
@@ -200,7 +200,7 @@ impl<V: OverflowValue> Entries<V> {
         Some(EntryRef(pages::reference(number, at)))
     }
 
-    /// Prefetches the index segment of `hash`. Batches do this before the second pass if the store is large.
+    /// Prefetches the index segment of `hash`. If the store is large, batches call it before [`Self::prefetch_index`].
     pub(crate) fn prefetch_segment(&self, hash: u64) {
         self.index.prefetch_segment(hash);
     }
@@ -223,7 +223,7 @@ impl<V: OverflowValue> Entries<V> {
         self.pages.prefetch(place.0);
     }
 
-    /// Returns the overflow value that a key with this hash most likely has. Only a hint: the key is not compared.
+    /// Returns the overflow value that most likely belongs to a key with this hash. The key is not compared.
     #[inline]
     pub(crate) fn probable_overflow(&self, hash: u64) -> Option<OverflowShape<'_>> {
         let store = &self.extras.as_ref()?.store;

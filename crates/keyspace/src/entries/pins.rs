@@ -1,22 +1,22 @@
-//! Pins: how snapshots keep the entries of a store unchanged.
+//! Pins: how snapshots preserve the entries of a store.
 //!
-//! The moment that a snapshot captures is called its cut, and reading it afterwards a walk. A pin covers the pages from
-//! `walked` to `mark`, which is the page count at the cut; later entries go to new pages. In pinned pages no entry is
-//! edited or moved. An entry removed from the index stays, and its state records the pins that need it. So walking the
-//! pinned pages visits exactly the state at the cut: live entries were live then, because nothing was added, and
-//! removed entries are still there. When the walk passes a page, the entries kept for it die and the page becomes an
-//! ordinary one.
+//! A snapshot captures the state at one moment, called its cut, and reads that state afterwards in a walk. A pin covers
+//! the pages from `walked_pages` to `end_page`, which is the page count at the cut; later entries go to new pages. In pinned
+//! pages no entry is edited or moved. An entry removed from the index stays in its page, and its state records which
+//! pins need it. So a walk over the pinned pages visits exactly the state at the cut: live entries were live then,
+//! because nothing was added, and removed entries are still there. When the walk has visited a page, the entries that
+//! only this snapshot needed become dead and the page is an ordinary one again.
 //!
-//! A large collection has a pin of its own ([`crate::large::Collection`]), taken before its first change after the cut,
-//! when its entry is copied, or at the latest when the walk passes its entry. The collection then waits in `pending`,
-//! which keeps it alive, until the walk has gone through it too.
+//! A large collection has a pin of its own ([`crate::large::Collection`]). It is taken before the first change after
+//! the cut, when the collection's entry is copied, or at the latest when the walk visits that entry. The collection
+//! then stays in `pending_values`, which keeps it alive until the walk has visited all its elements.
 //!
-//! A long string or packed collection outside the pages also waits in `pending` and is copied in chunks. If it is
-//! edited before that, the edit copies it first.
+//! A long string or packed collection outside the pages also stays in `pending_values` and is copied in chunks. An edit before
+//! that copies the value first.
 //!
-//! A walk copies the data that it passes ([`Captured`]); the copies are serialized after the slot is unlocked.
+//! A walk copies the data that it visits ([`Captured`]); the copies are serialized after the slot is unlocked.
 //!
-//! Up to three snapshots can pin a store at a time, one bit each, and they do not wait for each other.
+//! Up to three snapshots can pin a store at a time. Each has one bit, and they do not wait for each other.
 
 use super::{Entries, EntryRef, Extras};
 use crate::captured::{Captured, FindOverflow, OverflowParts, ValueOwner, is_in_snapshot};
@@ -27,7 +27,7 @@ use crate::overflow::{OverflowShape, OverflowShapeMut, OverflowValue, Record, co
 use crate::page;
 use crate::pages;
 
-/// Number of bytes of a long value that are copied under one lock.
+/// Number of bytes of a long value that are copied while the slot is locked once.
 const LONG_VALUE_CHUNK: usize = 64 << 10;
 
 /// The range of pages that one snapshot pins.
@@ -35,23 +35,23 @@ const LONG_VALUE_CHUNK: usize = 64 << 10;
 pub(crate) struct Pin {
     /// The snapshot's bit in the state of an entry: 1, 2 or 4.
     snapshot_bit: u32,
-    /// The database number of the store at the cut (SWAPDB can change it later).
+    /// The database number of the store when the snapshot was taken (SWAPDB can change it later).
     db: u16,
     walked_pages: u32,
     end_page: u32,
-    /// Entry counts at the cut; valid because a pin is taken before the first change after it.
+    /// Entry counts when the snapshot was taken. They are exact, because a pin is taken before the first later change.
     pub(crate) pinned_len: u32,
     pub(crate) pinned_volatile: u32,
 }
 
 impl Pin {
-    /// Returns whether the walk has not started.
+    /// Returns whether the snapshot has not visited any page yet.
     pub(crate) fn is_unstarted(&self) -> bool {
         self.walked_pages == 0
     }
 }
 
-/// An overflow value whose entry the walk has passed, and which is walked later.
+/// An overflow value that a snapshot still has to visit after its entry's page.
 #[derive(Debug)]
 pub(super) struct PendingValue {
     snapshot_bit: u32,
@@ -59,24 +59,24 @@ pub(super) struct PendingValue {
     attributes: Attributes,
     key: Box<[u8]>,
     record: u32,
-    /// Number of bytes of a long value copied so far.
+    /// Number of bytes of a long value that were copied so far.
     walked_bytes: usize,
 }
 
 impl<V: OverflowValue> Entries<V> {
-    /// Returns the bits of the snapshots that still need this page.
+    /// Returns the bits of the snapshots that have not visited this page yet.
     #[inline]
     pub(super) fn pinned_bits(&self, number: usize) -> u32 {
         self.extras.as_ref().map_or(0, |extras| extras.pinned_bits(number))
     }
 
-    /// Returns the lowest page number that new pages may take.
+    /// Returns the lowest page number that a new page may use, above all pinned pages.
     pub(super) fn first_free_number(&self) -> usize {
         let pins = self.extras.as_ref().map_or(&[][..], |extras| &extras.pins);
         pins.iter().map(|pin| pin.end_page as usize).max().unwrap_or(0)
     }
 
-    /// Pins all entries for a snapshot. Returns whether there are any.
+    /// Pins all entries for a snapshot. Returns whether the store has any.
     pub(crate) fn pin(&mut self, bit: u32, db: u16) -> bool {
         let (mark, len, volatile) = (self.pages.count() as u32, self.len, self.volatile);
         if mark > 0 {
@@ -92,8 +92,8 @@ impl<V: OverflowValue> Entries<V> {
         mark > 0
     }
 
-    /// Returns the overflow record of an entry if its value is walked in parts. A long string is not, because it is
-    /// copied in chunks and visited whole.
+    /// Returns the overflow record of an entry if its value is visited in parts. A long string is not, because it is
+    /// copied in chunks but visited as a whole.
     fn multipart_record(&self, place: EntryRef) -> Option<u32> {
         let (header, page, at) = self.pages.entry(place.0);
         let record = header.record_number(page, at)?;
@@ -104,7 +104,7 @@ impl<V: OverflowValue> Entries<V> {
         self.multipart_record(place).is_some()
     }
 
-    /// Pins a value that is walked in parts.
+    /// Pins a value that is visited in parts.
     pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: EntryRef) {
         let Some(record) = self.multipart_record(place) else { return };
         let (header, page, at) = self.pages.entry(place.0);
@@ -120,13 +120,13 @@ impl<V: OverflowValue> Entries<V> {
         self.pin_pending(vec![pending]);
     }
 
-    /// Returns the next pending value of this snapshot.
+    /// Returns the next pending value for this snapshot.
     pub(crate) fn pinned_value(&self, bit: u32) -> Option<&V> {
         let pending = &self.extras.as_ref()?.pending_values[self.pending_position(bit)?];
         Some(&self.store().record(pending.record).value)
     }
 
-    /// Pins values and queues them for their walk.
+    /// Pins values and queues them for the snapshot to visit.
     fn pin_pending(&mut self, values: Vec<PendingValue>) {
         for value in &values {
             self.pin_record(value.record, value.snapshot_bit);
@@ -143,7 +143,7 @@ impl<V: OverflowValue> Entries<V> {
         self.pin_for_bit(bit).is_some() || self.pending_position(bit).is_some()
     }
 
-    /// Returns whether the walk is in the middle of a page's overflow values.
+    /// Returns whether the snapshot has visited some, but not all, overflow values of a page.
     pub(crate) fn is_walking_page_values(&self, bit: u32) -> bool {
         self.pending_position(bit).is_some()
     }
@@ -160,8 +160,8 @@ impl<V: OverflowValue> Entries<V> {
         self.extras.as_ref().map_or(0, |extras| extras.snapshot_only_bytes)
     }
 
-    /// Copies pinned pages until about `budget` bytes are done, and unpins them. Returns whether the pin is
-    /// finished and removed.
+    /// Copies and unpins pinned pages until about `budget` bytes are copied. Returns whether all pages are unpinned and
+    /// the pin is removed.
     pub(crate) fn walk(&mut self, bit: u32, budget: usize, captured: &mut Captured) -> bool {
         let mut passed = 0;
         while passed < budget {
@@ -187,8 +187,7 @@ impl<V: OverflowValue> Entries<V> {
         self.extras.as_ref().is_some_and(|extras| !extras.store.is_empty())
     }
 
-    /// Calls `work` with a lookup function for overflow keys and values of a page, or `None` if the store has
-    /// none.
+    /// Calls `work` with a function that looks up overflow keys and values of a page; `None` if the store has none.
     fn with_overflow_lookup<'a, R>(
         &'a self,
         page: &'a [u8],
@@ -209,7 +208,7 @@ impl<V: OverflowValue> Entries<V> {
         Some(OverflowParts { key: record.key.as_deref(), value })
     }
 
-    /// Copies a chunk of a long value or the next part of a collection. Returns the bytes copied.
+    /// Copies a chunk of a long value or the next part of a collection. Returns the number of copied bytes.
     fn walk_pending(&mut self, index: usize, captured: &mut Captured) -> usize {
         if captured.keys_only {
             return self.skip_pending(index, &mut captured.records_to_drop);
@@ -239,8 +238,8 @@ impl<V: OverflowValue> Entries<V> {
         })
     }
 
-    /// For a collection that owns this store: passes the next pinned page to `copy` and unpins it. The first
-    /// page may be empty, so that every collection has a first part. `None` if the pin is finished.
+    /// Passes the next pinned page of a collection to `copy` and unpins it. The first page may be empty, so that every
+    /// collection has a first part. Returns `None` if no pinned page is left.
     pub(crate) fn walk_page(
         &mut self,
         bit: u32,
@@ -258,8 +257,7 @@ impl<V: OverflowValue> Entries<V> {
         Some(copied)
     }
 
-    /// For a collection: unpins the next page without copying and returns its bytes. `None` if the pin is
-    /// finished.
+    /// Unpins the next page of a collection without copying it. Returns its bytes; `None` if no pinned page is left.
     pub(crate) fn skip_page(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
         let number = self.pin_for_bit(bit)?.walked_pages as usize;
         let size = self.pages.size_if(number).unwrap_or(0);
@@ -267,13 +265,14 @@ impl<V: OverflowValue> Entries<V> {
         Some(size)
     }
 
-    /// Removes a pending value and keeps the order, because the same snapshot may already have started the next value.
+    /// Removes a pending value, keeping the order of the others, because the snapshot may already have started the next
+    /// one.
     fn remove_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) {
         let pending = self.extras_mut().pending_values.remove(index);
         dropped.extend(self.extras_mut().store.release(pending.record).map(Record::into_dropped));
     }
 
-    /// Skips a long value or the next part of a collection. Returns its bytes.
+    /// Skips a long value or the next part of a collection. Returns the number of skipped bytes.
     fn skip_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) -> usize {
         let extras = self.extras_mut();
         let PendingValue { snapshot_bit: bit, record, .. } = extras.pending_values[index];
@@ -287,7 +286,7 @@ impl<V: OverflowValue> Entries<V> {
         })
     }
 
-    /// Unpins pages without copying, `budget` bytes at a time. Returns whether the pin is finished.
+    /// Unpins pages without copying them, about `budget` bytes per call. Returns whether the pin is removed.
     pub(crate) fn unpin(&mut self, bit: u32, budget: usize, dropped: &mut Vec<Record<Large>>) -> bool {
         let mut passed = 0;
         while passed < budget {
@@ -316,7 +315,7 @@ impl<V: OverflowValue> Entries<V> {
         self.extras.as_ref()?.pending_values.iter().position(|pending| pending.snapshot_bit == bit)
     }
 
-    /// Unpins a page that the snapshot's walk has passed.
+    /// Unpins a page after the snapshot has visited or skipped it.
     fn unpin_page(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
         let extras = self.extras_mut();
         let index = extras.pins.iter().position(|pin| pin.snapshot_bit == bit).expect("a pin passes pages");
@@ -329,7 +328,7 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Pins the long overflow values of a page and queues them for their walk.
+    /// Pins the long overflow values of a page and queues them for the snapshot to visit.
     fn pin_overflow_values(&mut self, bit: u32, db: u16, number: usize) {
         let Some(page) = self.pages.page_if(number).filter(|_| self.has_overflow()) else { return };
         let mut pending = Vec::new();
@@ -352,7 +351,7 @@ impl<V: OverflowValue> Entries<V> {
         self.pin_pending(pending);
     }
 
-    /// Pins a collection record for each snapshot in `bits` that has not pinned it yet.
+    /// Pins a collection record for those snapshots in `bits` that have not pinned it yet.
     fn pin_record(&mut self, record: u32, bits: u32) {
         if let OverflowShapeMut::Collection(collection) =
             self.extras_mut().store.record_mut(record).value.shape_mut()
@@ -361,7 +360,7 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Returns the overflow value of an entry, for editing. Snapshots that need the entry pin the value first.
+    /// Returns the overflow value of an entry, for editing. It is pinned first for the snapshots that need the entry.
     pub(crate) fn overflow_mut(&mut self, place: EntryRef) -> Option<&mut V> {
         let pinned = self.pinned_bits(pages::split(place.0).0);
         let (header, page, at) = self.pages.entry(place.0);
@@ -372,7 +371,7 @@ impl<V: OverflowValue> Entries<V> {
         Some(&mut self.extras_mut().store.record_mut(number).value)
     }
 
-    /// Marks the entries of a page dead that were kept only for this pin.
+    /// Marks the entries of a page as dead that no snapshot but this one needed.
     fn free_kept_entries(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
         if self.extras_mut().snapshot_only_bytes == 0 {
             return;
@@ -399,7 +398,7 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Makes an entry editable: copies it if a snapshot needs the original.
+    /// Prepares an entry for editing: copies it if a snapshot needs the original.
     pub(crate) fn copy_on_write(&mut self, place: EntryRef, key: &Key<'_>) -> EntryRef {
         let pinned = self.pinned_bits(pages::split(place.0).0);
         if pinned == 0 {
@@ -420,8 +419,8 @@ impl<V: OverflowValue> Entries<V> {
         self.write_entry(key.hash, &draft, value.len())
     }
 
-    /// Makes an entry's record editable: copies it if another entry shares it. Returns the record number. The
-    /// entry itself must already be editable.
+    /// Prepares an entry's record for editing: copies the record if another entry shares it. Returns the record number.
+    /// The entry itself must already be prepared ([`Self::copy_on_write`]).
     pub(super) fn make_record_unique(&mut self, place: EntryRef, number: u32) -> u32 {
         let store = &mut self.extras_mut().store;
         if store.record(number).shared == 0 {

@@ -24,17 +24,17 @@ impl Table {
         self.hash(place).expect("the caller has seen that it is a hash")
     }
 
-    /// Returns the fields of a large hash, for editing. Snapshots that need the entry pin it first.
+    /// Returns the fields of a large hash, for editing. They are pinned first for the snapshots that need the entry.
     pub(super) fn large_hash_mut(&mut self, place: EntryRef) -> Option<&mut LargeFields<HashFields>> {
         if let Large::Hash(fields) = self.entries.overflow_mut(place)? { Some(fields) } else { None }
     }
 
-    /// Removes a field of the hash at `place`. Returns whether it existed. The caller must delete the key
-    /// when the hash becomes empty.
+    /// Removes a field of the hash at `place`. Returns whether the field existed. The caller must delete the key when
+    /// the hash becomes empty.
     pub fn hash_remove(&mut self, place: EntryRef, key: &Key<'_>, name: &[u8]) -> (EntryRef, bool) {
         let hash = self.expect_hash(place);
         let Shape::Packed(packed) = hash.shape else {
-            // Look up first: removing a missing field must not pin the hash.
+            // Look up the field first, because removing a missing field must not pin the hash.
             let found = hash.get(name).is_some();
             let removed = found && self.large_hash_mut(place).is_some_and(|fields| fields.remove(name));
             self.refresh_element_expiry(place, key);
@@ -64,7 +64,7 @@ impl Table {
         let place = match hash.shape {
             Shape::Packed(_) => {
                 let value: SmallVec<[u8; 512]> = field.value.into();
-                // Pass unlimited bounds to keep the current encoding, because an expiry must not change it.
+                // Unlimited bounds keep the current encoding, which setting an expiry must not change.
                 let bounds = ListpackBounds { entries: usize::MAX, value: usize::MAX };
                 self.hash_set(place, key, Field { name, value: &value, expiry }, bounds).0
             }
@@ -82,8 +82,8 @@ impl Table {
         (place, true)
     }
 
-    /// Removes one expired field from any hash, and the hash itself if this was its last field. Puts the hash's key
-    /// into `key` and the field's name into `name`. Returns `None` if nothing has expired.
+    /// Removes one expired field from any hash, and the hash itself if the field was its last. Puts the hash's key into
+    /// `key` and the field's name into `name`. Returns `None` if no field has expired.
     pub fn remove_expired_field(
         &mut self,
         now: Millis,

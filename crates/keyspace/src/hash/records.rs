@@ -1,16 +1,16 @@
 //! The packed binary format of a hash.
 //!
 //! ```text
-//!  0        2
+//! 0        2
 //! +-------+--------------------------------------------------------+-----+
 //! | count | field length * 2 + timed | value length | time | field | ... |
 //! +-------+--------------------------------------------------------+-----+
-//!  u16     varint                    varint         6 bytes if timed; then the value
+//! u16     varint                    varint         6 bytes if timed; then the value
 //! ```
 //!
-//! A time that does not fit six bytes (beyond the year 6429) is a mark of six bytes and eight bytes of milliseconds.
-//! Lengths are encoded as in [`crate::varint`]. Fields are in insertion order. An edit computes the changed
-//! bytes and the table splices them in ([`crate::table`], `splice`).
+//! A time that does not fit in six bytes (beyond the year 6429) is stored as a six-byte mark and eight bytes of
+//! milliseconds. Lengths are encoded as in [`crate::varint`]. Fields are in insertion order. An edit computes the
+//! changed bytes, which the table then replaces ([`crate::table`], `splice`).
 
 use clock::Millis;
 use smallvec::{Array, SmallVec};
@@ -21,12 +21,12 @@ use crate::entry::{
 use crate::packed::COUNT_LEN;
 use crate::varint;
 
-/// A field of a packed hash and its byte range.
+/// A field of a packed hash, and the byte range of its record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FieldRecord<'a> {
     pub(crate) start: usize,
     pub(crate) end: usize,
-    /// Offset at which the value starts; it extends to `end`.
+    /// Offset at which the value starts. The value extends to `end`.
     pub(crate) value_start: usize,
     pub(crate) field: &'a [u8],
     pub(crate) value: &'a [u8],
@@ -50,11 +50,11 @@ impl<A: Array<Item = u8>> AppendBytes for SmallVec<A> {
     }
 }
 
-/// Length up to which a record is assembled on the stack.
+/// Maximum length of a record that is assembled on the stack.
 const MAX_STACK_RECORD: usize = 96;
-/// Maximum number of bytes of a record before its field name.
+/// Maximum number of bytes that precede the field name in a record.
 const MAX_HEAD: usize = 2 * varint::MAX + TIME_LEN + WIDE_TIME_LEN;
-/// Mark before a time of eight bytes. No time of six bytes has these bytes, since [`clamp_time`] is symmetric.
+/// Six-byte mark before an eight-byte time. No six-byte time has these bytes, because [`clamp_time`] is symmetric.
 const WIDE_TIME_MARK: [u8; TIME_LEN] = [0, 0, 0, 0, 0, 0x80];
 
 /// Reads the time at `at`, and advances `at` past it.
@@ -62,7 +62,7 @@ const WIDE_TIME_MARK: [u8; TIME_LEN] = [0, 0, 0, 0, 0, 0x80];
 fn read_expiry(packed: &[u8], at: &mut usize) -> Millis {
     let time = read_time(packed, *at);
     *at += TIME_LEN;
-    // Only the mark lies beyond the limits of a six-byte time.
+    // Only the mark is outside the range of six-byte times.
     if clamp_time(time) == time { time } else { read_wide_expiry(packed, at) }
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn read_record(packed: &[u8], start: usize) -> FieldRecord<'_> {
     }
 }
 
-/// Returns the fields of a packed hash, including the count prefix.
+/// Returns the fields of a packed hash. `packed` includes the count prefix.
 #[inline]
 pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = FieldRecord<'_>> + Clone {
     let mut at = COUNT_LEN;
@@ -136,7 +136,8 @@ pub(crate) fn push(out: &mut impl AppendBytes, field: &[u8], value: &[u8], expir
     let (value_at, end) = (len + field.len(), len + field.len() + value.len());
     let mut record = [0; MAX_STACK_RECORD];
     if end <= MAX_STACK_RECORD {
-        // Assemble on the stack and append once: three appends would cost more than the copying itself.
+        // Assemble the record on the stack and append it at once, because three appends would cost more than the
+        // copying.
         record[..MAX_HEAD].copy_from_slice(&head);
         copy(&mut record[len..value_at], field);
         copy(&mut record[value_at..end], value);
@@ -166,13 +167,13 @@ fn copy(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// Returns whether the time of a record can become `new` without moving what follows.
+/// Returns whether the expiry of a record can be changed from `old` to `new` without moving the following bytes.
 #[inline]
 pub(crate) fn fits_time(old: Option<Millis>, new: Option<Millis>) -> bool {
     old.is_some() == new.is_some() && needs_wide_time(old) == needs_wide_time(new)
 }
 
-/// Overwrites the expiry of a record, for which [`fits_time`].
+/// Overwrites the expiry of a record. [`fits_time`] must be true.
 pub(crate) fn overwrite_expiry(packed: &mut [u8], record_start: usize, expiry: Millis) {
     let mut at = record_start;
     varint::read(packed, &mut at);

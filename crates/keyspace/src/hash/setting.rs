@@ -1,7 +1,7 @@
 //! Sets fields of a hash, packed or large.
 //!
-//! Most updates overwrite an existing field with a value of equal size, and nothing moves. Otherwise a packed
-//! hash is rewritten once per command, and becomes large when it outgrows the packed form.
+//! Most updates overwrite an existing field with a value of equal size, so no bytes move. Any other update rewrites a
+//! packed hash once per command. A hash that outgrows the packed format becomes large.
 
 use smallvec::SmallVec;
 
@@ -14,7 +14,7 @@ use crate::large::Large;
 use crate::packed::{self, MAX_BYTES, MAX_ELEMENTS, Shape};
 use crate::table::Table;
 
-/// Returns whether a hash with `count` fields, including this one, exceeds the `listpack` bounds.
+/// Returns whether a hash that has `count` fields after adding this one exceeds the listpack bounds.
 #[inline]
 fn exceeds_bounds(field: &Field<'_>, count: usize, bounds: ListpackBounds) -> bool {
     field.name.len().max(field.value.len()) > bounds.value || count > bounds.entries
@@ -37,7 +37,7 @@ impl Table {
         (place, replaced)
     }
 
-    /// Sets a field of a packed hash that is new or changes its size.
+    /// Sets a field of a packed hash if the field is new or changes its size.
     fn set_by_splice(
         &mut self,
         place: EntryRef,
@@ -90,8 +90,8 @@ impl Table {
         (place, replaced)
     }
 
-    /// Sets several fields of the hash at `place`. For each one, `on_replaced` receives the previous state. A packed
-    /// hash is rewritten once for all of them.
+    /// Sets several fields of the hash at `place`. `visit_replaced` receives the previous state of each field. A packed
+    /// hash is rewritten once for all fields.
     pub fn hash_set_all<'f>(
         &mut self,
         mut place: EntryRef,
@@ -116,7 +116,7 @@ impl Table {
         place
     }
 
-    /// Applies the fields to a copy of a packed hash while it stays packed, and stores the copy.
+    /// Sets fields in a copy of a packed hash as long as the copy stays packed, and stores the copy.
     fn set_by_rewrite<'f>(
         &mut self,
         place: EntryRef,
@@ -152,7 +152,7 @@ impl Table {
                 self.record_element_expiry(place, key);
             }
         }
-        // The hash no longer fits the packed form: convert it and set the remaining fields one by one.
+        // The hash has outgrown the packed format, so convert it and set the remaining fields one by one.
         for field in too_much.into_iter().chain(fields) {
             let (set, replaced) = self.hash_set(place, key, field, bounds);
             place = set;
@@ -161,7 +161,7 @@ impl Table {
         place
     }
 
-    /// Sets a field in place, if its size does not change.
+    /// Sets a field in place; returns `None` if its size would change.
     #[inline]
     fn set_in_place(
         &mut self,
@@ -203,7 +203,7 @@ impl Table {
     }
 }
 
-/// A packed hash that is being rewritten.
+/// A packed hash under construction, with some fields changed.
 struct HashRewrite {
     bytes: SmallVec<[u8; 1024]>,
     value_encoding: ValueEncoding,
@@ -211,8 +211,8 @@ struct HashRewrite {
 }
 
 impl HashRewrite {
-    /// Sets a field and returns its previous state, if the field existed. Returns `None` if the hash would outgrow the
-    /// packed form.
+    /// Sets a field and returns its previous state, if it existed. Returns `None` if the hash would outgrow the packed
+    /// format.
     fn set(&mut self, field: &Field<'_>) -> Option<Option<ReplacedField>> {
         let found = records::find_record(&self.bytes, field.name);
         let replaced = found.map(|record| ReplacedField { expiry: record.expiry });

@@ -1,16 +1,16 @@
-//! One bucket of the index: a cache line.
+//! A bucket of the index, which takes one cache line.
 //!
 //! ```text
-//!  0         12         14      16                              64
+//! 0         12         14      16                              64
 //! +---------+----------+-------+-------------------------------+
 //! | 12 tags | overflow | 0     | 12 references                 |
 //! +---------+----------+-------+-------------------------------+
-//!  u8 each   u16                u32 each
+//! u8 each   u16                u32 each
 //! ```
 //!
-//! A tag is a byte of the key's hash, 0 for a free cell. `overflow` counts the entries whose home is this
-//! bucket or an earlier one, but which were stored in a later bucket because all cells were taken. While it
-//! is not 0, a search must continue with the next bucket.
+//! A tag is a byte of the key's hash, or 0 for a free cell. `overflow` counts the entries that belong to this or an
+//! earlier bucket but are stored in a later one, because all cells were taken. While it is not 0, a search must
+//! continue with the next bucket.
 
 use wide::u8x16;
 
@@ -19,20 +19,20 @@ pub(crate) const BUCKET_LEN: usize = 64;
 const OVERFLOW_OFFSET: usize = 12;
 const REFERENCES_OFFSET: usize = 16;
 
-/// A read-only bucket.
+/// Read access to a bucket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bucket<'a>(pub(crate) &'a [u8; BUCKET_LEN]);
 
 #[derive(Debug)]
 pub(crate) struct BucketMut<'a>(pub(crate) &'a mut [u8; BUCKET_LEN]);
 
-/// Returns the tag of a hash, never 0.
+/// Returns the tag of a hash, which is never 0.
 #[inline]
 pub(crate) fn tag(hash: u64) -> u8 {
     (hash as u8).max(1)
 }
 
-/// Bit mask of the cells that hold `tag`.
+/// Returns a bit mask of the cells that contain `tag`.
 #[inline]
 fn cells_with_tag(line: &[u8; BUCKET_LEN], tag: u8) -> u32 {
     let head: [u8; 16] = *line.first_chunk().expect("a line is longer");
@@ -61,7 +61,7 @@ impl<'a> Bucket<'a> {
         u16::from_le_bytes([self.0[OVERFLOW_OFFSET], self.0[OVERFLOW_OFFSET + 1]])
     }
 
-    /// Returns the cells that hold `tag`, with their references.
+    /// Returns the cells that contain `tag`, with their references.
     #[inline]
     pub(crate) fn references_with_tag(self, tag: u8) -> impl Iterator<Item = (usize, u32)> + 'a {
         set_bits(cells_with_tag(self.0, tag)).map(move |cell| (cell, self.reference(cell)))

@@ -1,11 +1,11 @@
 //! The index of a handful of entries: tags and references stored inside the table itself.
 //!
-//! Most slots of a small server have so few keys that an index line would take more memory than the entries.
-//! The references are unordered; callers that need an order compute the hashes.
+//! Most slots of a small server have so few keys that an index line would take more memory than the entries. The
+//! references are unordered; callers that need them in hash order must compute the hashes.
 
 use super::bucket::tag;
 
-/// Maximum number of references, chosen so that they take as many bytes as a segment header.
+/// Maximum number of references. They take as many bytes as a segment header.
 pub(super) const CAPACITY: usize = 7;
 
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl InlineIndex {
         self.tags[cell] = self.tags[self.len()];
     }
 
-    /// Replaces a reference by another one to the same entry.
+    /// Replaces the reference of an entry that was moved.
     pub(super) fn replace_reference(&mut self, hash: u64, from: u32, to: u32) {
         let cell = self.cell_of(hash, from);
         self.references[cell] = to;

@@ -1,28 +1,28 @@
-//! The directory map: which segment covers which positions.
+//! The directory map: which segment covers which hash positions.
 //!
-//! The map has one element per value of the first `depth` bits of a position; neighbouring elements can lead
-//! to one segment. It doubles when a segment that has only one element is split. With millions of keys,
-//! doubling at once would stall a command, so the doubled map is built ahead, a few elements per split.
+//! The map has one element per value of the first `depth` bits of a position; neighbouring elements can have the same
+//! segment number. It doubles when a segment that has only one element is split. With millions of keys, doubling at
+//! once would delay a command, so the doubled map is prepared in advance, a few elements per split.
 
 use std::ops::Range;
 
 /// Number of elements copied to the doubled map per split. The map doubles when nearly every element has its own
-/// segment, so from [`Map::is_nearly_full`] on, four times as many splits remain as the copy needs.
+/// segment. [`Map::is_nearly_full`] becomes true early enough that four times as many splits remain as copying needs.
 const ELEMENTS_PER_SPLIT: usize = 16;
-/// Length below which a map is doubled at once.
+/// Minimum length of a map that is doubled in steps.
 const MIN_INCREMENTAL_LEN: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct SegmentMap {
     depth: u8,
     segment_numbers: Vec<u32>,
-    /// The part of the doubled map that is built so far.
+    /// The elements of the doubled map that were prepared so far.
     doubled_map: Vec<u32>,
     segments: usize,
 }
 
 impl SegmentMap {
-    /// A map that leads all positions to segment 0.
+    /// Creates a map in which segment 0 covers all positions.
     pub(super) fn new() -> Self {
         Self { depth: 1, segment_numbers: vec![0; 2], doubled_map: Vec::new(), segments: 1 }
     }
@@ -32,8 +32,8 @@ impl SegmentMap {
         self.segment_numbers[(position >> (64 - self.depth)) as usize]
     }
 
-    /// Splits the range of positions that share `depth` bits with this one: its upper half now leads to
-    /// segment `upper`.
+    /// Splits the segment that covers the positions which share their first `depth` bits with this one: segment `upper`
+    /// now covers their upper half.
     pub(super) fn split_range(&mut self, position: u64, depth: u8, upper: u32) {
         if depth == self.depth {
             self.extend_doubled(self.segment_numbers.len());
@@ -47,7 +47,8 @@ impl SegmentMap {
         self.segments += 1;
     }
 
-    /// Merges two ranges: all positions that share `depth` bits with this one now lead to segment `number`.
+    /// Merges two segments: segment `number` now covers all positions that share their first `depth` bits with this
+    /// one.
     pub(super) fn merge_ranges(&mut self, position: u64, depth: u8, number: u32) {
         self.set_range(self.range(position, depth), number);
         self.segments -= 1;
@@ -62,7 +63,7 @@ impl SegmentMap {
             && self.segments > self.segment_numbers.len() / 4 * 3
     }
 
-    /// Copies this many more elements to the doubled map.
+    /// Copies `elements` more elements to the doubled map.
     fn extend_doubled(&mut self, elements: usize) {
         self.doubled_map.reserve_exact(self.segment_numbers.len() * 2 - self.doubled_map.len());
         let done = self.doubled_map.len() / 2;
@@ -71,7 +72,7 @@ impl SegmentMap {
         );
     }
 
-    /// Returns the elements for positions that share `depth` bits with this one.
+    /// Returns the elements for the positions that share their first `depth` bits with this one.
     fn range(&self, position: u64, depth: u8) -> Range<usize> {
         let first = if depth == 0 { 0 } else { (position >> (64 - depth)) as usize };
         let width = 1 << (self.depth - depth);
@@ -96,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// Reference model: start position to depth and segment number.
+    /// Reference model: the depth and number of each segment, by its start position.
     struct ReferenceMap(BTreeMap<u64, (u8, u32)>);
 
     impl ReferenceMap {
@@ -106,7 +107,7 @@ mod tests {
         }
     }
 
-    /// A pseudo-random number.
+    /// Returns the next pseudo-random number.
     fn next_random(random: &mut u64) -> u64 {
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         *random ^ *random >> 29
@@ -123,8 +124,8 @@ mod tests {
         }
     }
 
-    /// Splits and merges segments at random, up to ten thousand and back to one. The map must always lead to the
-    /// segment that covers a position.
+    /// Splits and merges segments at random, up to ten thousand and down to one. The map must always return the segment
+    /// that covers a position.
     #[test]
     fn map_leads_to_covering_segment() {
         let mut map = SegmentMap::new();
@@ -156,8 +157,8 @@ mod tests {
         }
     }
 
-    /// All segments fill about equally, so all segments of one depth split before the next depth starts. The
-    /// map prepared ahead must be ready in time, whatever was split and merged while it was built.
+    /// If all segments fill equally, all segments of one depth split before the next depth starts. The doubled map must
+    /// be complete in time, whatever was split and merged while it was prepared.
     #[test]
     fn large_map_is_doubled_ahead_of_time() {
         let mut map = SegmentMap::new();
@@ -169,7 +170,7 @@ mod tests {
             }
             let count = 1u64 << depth;
             for turn in 0..count {
-                // Visit every segment once, in shuffled order.
+                // Visit every segment once, in pseudo-random order.
                 let number = turn.wrapping_mul(0x9e37_79b9) % count;
                 let start = if depth == 0 { 0 } else { number << (64 - depth) };
                 let lower = twin.0[&start].1;

@@ -1,13 +1,13 @@
-//! A run of buckets that covers a range of hash positions.
+//! A sequence of buckets that covers a range of hash positions.
 //!
-//! A segment of depth d covers the positions that share their first d bits. The following bits, scaled to the
-//! bucket count, select an entry's home bucket; any bucket count works, and hash order is kept. If the home
-//! bucket is full, the entry goes to the next bucket with a free cell, and every bucket passed on the way
-//! counts it in `overflow`. Growth adds two buckets and redistributes at most 176 entries; beyond that the
-//! segment splits ([`super::Index`]).
+//! A segment of depth d covers the positions that share their first d bits. The following bits, scaled to the bucket
+//! count, select an entry's home bucket; any bucket count works, and hash order is preserved. If the home bucket is
+//! full, the entry goes to the next bucket with a free cell, and every bucket passed on the way counts the entry in its
+//! `overflow`. Growing adds two buckets and redistributes at most 176 entries; a segment of maximum size splits
+//! ([`super::Index`]).
 //!
-//! Invariants: exactly `len` cells are taken; every entry is reachable from its home bucket through buckets
-//! whose `overflow` is not 0.
+//! Invariants: exactly `len` cells are taken; every entry is reachable from its home bucket through buckets whose
+//! `overflow` is not 0.
 
 use smallvec::SmallVec;
 
@@ -46,7 +46,7 @@ fn buckets_for(len: usize) -> usize {
     }
 }
 
-/// What a segment must do before it can take another entry.
+/// What a segment must do before an entry can be added.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum GrowthStep {
     Fits,
@@ -105,7 +105,7 @@ impl Segment {
         BucketMut(&mut lines[number % BUCKETS_PER_BLOCK])
     }
 
-    /// Prefetches the line where a search for `hash` starts.
+    /// Prefetches the cache line where a search for `hash` starts.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
         if self.buckets > 0 {
@@ -115,14 +115,14 @@ impl Segment {
         }
     }
 
-    /// Returns the reference in the home bucket with the tag of `hash`: nearly always the right one.
+    /// Returns the first reference in the home bucket that has the tag of `hash`, which is nearly always the right one.
     #[inline]
     pub(super) fn probable_reference(&self, hash: u64) -> Option<u32> {
         let bucket = (self.buckets > 0).then(|| self.bucket(self.home_bucket(hash)))?;
         bucket.references_with_tag(tag(hash)).next().map(|(_, reference)| reference)
     }
 
-    /// Returns bucket, cell and reference of the entry that `is` accepts.
+    /// Returns the bucket, cell and reference of the entry for which `is` returns true.
     #[inline]
     fn find_cell(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<(usize, usize, u32)> {
         if self.buckets == 0 {
@@ -184,7 +184,7 @@ impl Segment {
         }
     }
 
-    /// Replaces the reference to an entry that moved.
+    /// Replaces the reference of an entry that was moved.
     pub(super) fn replace_reference(&mut self, hash: u64, from: u32, to: u32) {
         let (number, cell, _) =
             self.find_cell(hash, |other| other == from).expect("what is alive is indexed");
@@ -203,7 +203,7 @@ impl Segment {
         self.redistribute(more, hash_of);
     }
 
-    /// Resizes to the number of buckets for this many entries.
+    /// Resizes the segment to the number of buckets that this many entries need.
     pub(super) fn reserve(&mut self, entries: usize, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) {
         let buckets = buckets_for(entries);
         if buckets > self.buckets() {
@@ -261,7 +261,7 @@ impl Segment {
             taken.into_iter().partition(|(hash, _)| hash >> bit & 1 == 0);
         let mut other = Self::with_depth(self.depth + 1);
         self.depth += 1;
-        // The upper half takes over the blocks at the end.
+        // The upper half reuses the blocks at the end.
         let (for_low, for_high) = (buckets_for(low.len() + 1), buckets_for(high.len() + 1));
         let own = for_low.div_ceil(BUCKETS_PER_BLOCK);
         let rest = self.blocks[own..].iter_mut().filter_map(Option::take);
@@ -271,7 +271,7 @@ impl Segment {
         other
     }
 
-    /// Takes over the references of the sibling segment.
+    /// Adds all references of the sibling segment `other`.
     pub(super) fn merge(&mut self, mut other: Self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) {
         let mut taken = self.take_all(hash_of);
         taken.extend(other.take_all(hash_of));
@@ -279,8 +279,8 @@ impl Segment {
         self.rebuild(buckets_for(taken.len()), &taken);
     }
 
-    /// Visits the references whose home is the bucket of `position` and whose position is not lower. Returns
-    /// the start position of the next bucket relative to the segment, or `None` after the last bucket.
+    /// Visits the references whose home bucket is that of `position` and whose positions are not lower. Returns the
+    /// start position of the next bucket relative to the segment, or `None` after the last bucket.
     pub(super) fn visit_bucket(
         &self,
         position: u64,
@@ -325,8 +325,8 @@ impl Segment {
         (0..self.buckets()).find_map(|number| self.bucket(number).references().next())
     }
 
-    /// Returns the reference in the cell that `random` selects among all cells of `buckets` buckets, if that
-    /// cell exists and is taken. Every reference has equal probability.
+    /// Returns the reference in the cell that `random` selects among the cells of `buckets` buckets, or `None` if that
+    /// cell is free or does not exist. All references are equally likely.
     pub(super) fn random_reference(&self, buckets: usize, random: u32) -> Option<u32> {
         let cell = ((u64::from(random) * (buckets * CELLS_PER_BUCKET) as u64) >> 32) as usize;
         (cell / CELLS_PER_BUCKET < self.buckets())
