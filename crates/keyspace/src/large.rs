@@ -1,8 +1,8 @@
 //! Values that are too large for an entry.
 //!
-//! A string or packed collection is stored as bytes. A collection that has outgrown its packed form is a data
-//! structure behind the [`Collection`] trait, which is all that storing, pinning, walking, counting and
-//! dropping needs.
+//! A string or packed collection is stored as bytes. A collection that has outgrown the packed format is a data
+//! structure behind the [`Collection`] trait, which provides everything that is needed to store, pin, visit, count and
+//! drop it.
 
 use crate::captured::{Captured, ValueOwner};
 use crate::entry::{MAX_VALUE, TypeCode};
@@ -19,14 +19,14 @@ use crate::stream::LargeStream;
 
 /// A large collection.
 ///
-/// A snapshot captures it without copying. It is pinned before its first change after the cut, or when the
-/// walk passes its key; from then on it keeps the pinned state until the walk has gone through it part by
-/// part.
+/// A snapshot captures it without copying: the collection is pinned before its first change after the snapshot was
+/// taken, or when the snapshot reaches its key. From then on it preserves the pinned state until the snapshot has
+/// visited it part by part.
 pub(crate) trait Collection: std::fmt::Debug {
     /// Returns the number of elements.
     fn len(&self) -> usize;
 
-    /// Estimates the bytes freed by dropping it, in O(1).
+    /// Estimates the bytes freed by dropping the collection, in O(1).
     fn estimated_bytes(&self) -> usize;
 
     /// Returns the number of heap bytes used.
@@ -34,27 +34,26 @@ pub(crate) trait Collection: std::fmt::Debug {
 
     fn fill_level(&self) -> FillLevel;
 
-    /// Adds the elements of a packed value of its kind. Returns whether all were new.
+    /// Adds the elements of a packed value of the same kind. Returns whether all were new.
     fn add_packed(&mut self, elements: PackedValue<'_>) -> bool;
 
     /// Returns a deep copy that no snapshot has pinned.
     fn copy(&self) -> Large;
 
-    /// Pins the current elements for the snapshot with this bit. Has no effect if they are pinned already.
+    /// Pins the current elements for the snapshot with this bit, unless they are pinned for it already.
     fn pin(&mut self, bit: u32);
 
-    /// Copies the next pinned part together with its key, unpins it, and returns its bytes. `None` when
-    /// finished.
+    /// Copies the next pinned part together with the collection's key, unpins it, and returns its bytes. Returns `None`
+    /// after the last part.
     fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize>;
 
-    /// Unpins the next part without copying it and returns its bytes. `None` when finished.
+    /// Unpins the next part without copying it and returns its bytes. Returns `None` after the last part.
     fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize>;
 
-    /// Prefetches the index segment of the element with this hash. No effect for kinds without named
-    /// elements.
+    /// Prefetches the index segment for the element with this hash. Does nothing for kinds without named elements.
     fn prefetch_segment(&self, _hash: u64) {}
 
-    /// Prefetches the index line of the element.
+    /// Prefetches the index line for the element with this hash.
     fn prefetch_index(&self, _hash: u64) {}
 
     /// Prefetches the element with this hash.
@@ -85,7 +84,7 @@ impl Large {
         }
     }
 
-    /// Returns the total bytes of the elements, for kinds whose encoding depends on it; otherwise 0.
+    /// Returns the total bytes of the elements if the encoding of the kind depends on it; otherwise 0.
     pub(crate) fn elements_len(&self) -> u32 {
         match self {
             Self::Bytes(bytes) => elements_len(bytes),
@@ -94,7 +93,7 @@ impl Large {
         }
     }
 
-    /// Adds a part. Returns whether all its elements were new.
+    /// Adds a part of a value. Returns whether all its elements were new.
     pub(crate) fn add(&mut self, part: PackedValue<'_>) -> bool {
         match self.shape_mut() {
             OverflowShapeMut::Flat(bytes) => {
@@ -112,10 +111,11 @@ impl From<Vec<u8>> for Large {
     }
 }
 
-/// Page length factor for keys, measured with strings of 18 to 3000 bytes and hashes, 15 to 170 keys per slot.
+/// Page length factor for the keys of a slot. Measured with strings of 18 to 3000 bytes and hashes, with 15 to 170 keys
+/// per slot.
 const KEY_PAGE_LEN_FACTOR: u64 = 450;
-/// Page length factor for elements: large collections do not all grow at the same time, so other pages soon reuse holes
-/// in the pool.
+/// Page length factor for the elements of a large collection. It is higher than for keys: large collections do not all
+/// grow at the same time, so other pages soon fill the holes that growing pages leave in the pool.
 pub(crate) const ELEMENT_PAGE_LEN_FACTOR: u64 = 4800;
 
 impl OverflowValue for Large {
@@ -164,7 +164,7 @@ impl OverflowValue for Large {
     }
 }
 
-/// A long element value: always bytes, copied together with its page.
+/// A long value of an element, which is copied together with its page.
 impl OverflowValue for Vec<u8> {
     const PAGE_LEN_FACTOR: u64 = ELEMENT_PAGE_LEN_FACTOR;
     type SecondaryOrder = ();

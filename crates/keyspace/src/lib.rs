@@ -1,11 +1,11 @@
 //! The data store: 16384 slots, each with its own lock and one table per database.
 //!
-//! A caller hashes a key once ([`Keyspace::key`]), locks the slots that its command touches
-//! ([`Keyspace::lock`], [`Keyspace::lock_many`]) and works on a slot's [`Table`] through [`EntryRef`]s: a
-//! lookup returns one, and further calls on that entry need no second lookup.
+//! A caller hashes a key once ([`Keyspace::key`]), locks the slots that its command touches ([`Keyspace::lock`],
+//! [`Keyspace::lock_many`]) and uses a slot's [`Table`] through [`EntryRef`]s: a lookup returns an `EntryRef`, and
+//! further calls on that entry need no second lookup.
 //!
-//! The crate reads no clock. Callers pass `now` to decide expiry, and decide what to do with expired entries
-//! (a master deletes them, a replica hides them).
+//! The crate reads no clock. Callers pass the current time to the functions that check expiry, and decide what to do
+//! with expired entries (a master deletes them, a replica hides them).
 mod captured;
 mod chunked;
 mod entries;

@@ -1,8 +1,8 @@
 //! Lists.
 //!
-//! A small list is packed: a run of records ([`records`]). A larger one is a tree of segments ([`segments`])
-//! shared with the snapshots that hold it: the ends are reached in a few steps, an index through counts, and
-//! a snapshot captures a list of any length in O(1). OBJECT ENCODING follows Redis's thresholds,
+//! A small list is packed: a run of records ([`records`]). A larger one is a tree of segments ([`segments`]), which
+//! shares nodes with the snapshots that pin it: access to the ends takes a few steps, an index is found by element
+//! counts, and a snapshot captures a list of any length in O(1). OBJECT ENCODING follows Redis's thresholds,
 //! independently of this representation.
 mod editing;
 pub(crate) mod records;
@@ -56,7 +56,7 @@ impl<'a> ListRef<'a> {
         self.shape.len()
     }
 
-    /// Returns whether the list has no elements. Only a list that was just emptied has none.
+    /// Returns whether the list has no elements, which happens only until the emptied list is deleted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -130,7 +130,7 @@ impl<'a> ListRef<'a> {
         });
     }
 
-    /// Returns the number of runs.
+    /// Returns the number of runs that [`Self::for_each_run`] visits.
     #[must_use]
     pub fn runs(&self) -> usize {
         match self.shape {
@@ -165,7 +165,7 @@ impl SegmentsPart {
 }
 
 impl<'a> ListPart<'a> {
-    /// Returns the number of runs of the whole list at the cut.
+    /// Returns the number of runs of the whole list when the snapshot was taken.
     #[must_use]
     pub fn total_runs(&self) -> usize {
         self.part.total.segments
@@ -180,7 +180,7 @@ impl<'a> ListPart<'a> {
 }
 
 impl PackedBuilder {
-    /// Appends an element to a list.
+    /// Appends an element to the list being built.
     pub fn push_item(&mut self, element: &[u8]) {
         records::push(&mut self.bytes, element.into());
         self.summary.count += 1;

@@ -14,9 +14,9 @@ use crate::prefetched::PrefetchedSlot;
 use crate::slot::{SlotData, SlotGuard};
 use crate::usage::Usage;
 
-/// Number of slots up to which locking needs no heap allocation besides the guards.
+/// Maximum number of slots that can be locked without a heap allocation besides the guards.
 const MAX_INLINE_SLOTS: usize = 16;
-/// Number of keys up to which prefetched lines are still cached when they are used.
+/// Maximum number of keys to prefetch; with more keys, the first cache lines would be evicted before they are used.
 const MAX_PREFETCHED_KEYS: usize = 512;
 
 /// The slots that one command has locked, in ascending order.
@@ -26,17 +26,18 @@ pub struct LockedSlots<'k> {
     single_guard: Option<SlotGuard<'k>>,
     /// All locked slots, if there are several.
     guards: SlotGuards<'k>,
-    /// Slots that another `LockedSlots` has locked; if there are any, the two fields above are empty.
+    /// Slots borrowed from another `LockedSlots`, which has locked them. If there are any, the two fields above are
+    /// empty.
     borrowed: BorrowedSlots<'k>,
 }
 
-/// Slots that are unlocked together. All are published before the first is unlocked, so a thread that then
-/// locks one of them and reads the key counts of the others ([`Keyspace::slot_len`]) sees every change.
+/// Slots that are unlocked together. All are published before the first is unlocked. A thread that then locks one of
+/// them and reads the published key counts of the others ([`Keyspace::slot_len`]) therefore sees every change.
 #[derive(Debug, Default)]
 struct SlotGuards<'k>(Vec<SlotGuard<'k>>);
 
 impl SlotGuards<'_> {
-    /// Unlocks all slots. This check is inlined, since there is usually nothing to unlock.
+    /// Unlocks all slots. Inlined, because there are usually none.
     #[inline]
     fn clear(&mut self) {
         if !self.0.is_empty() {
@@ -46,7 +47,7 @@ impl SlotGuards<'_> {
 
     fn publish_and_unlock(&mut self) {
         // Publish slots that become non-empty first, so that a key that moves between slots is always visible in at
-        // least one.
+        // least one of them.
         self.0.iter_mut().filter(|guard| guard.becomes_non_empty()).for_each(SlotGuard::publish);
         self.0.iter_mut().for_each(SlotGuard::publish);
         self.0.clear();
@@ -73,7 +74,7 @@ impl DerefMut for SlotGuards<'_> {
     }
 }
 
-/// Slots that another owner has locked; usually one.
+/// Slots that another `LockedSlots` has locked; usually one.
 #[derive(Debug, Default)]
 enum BorrowedSlots<'k> {
     #[default]
@@ -81,11 +82,11 @@ enum BorrowedSlots<'k> {
     One(BorrowedLock<'k>),
     /// Several borrowed slots, in ascending order.
     Several(Vec<BorrowedLock<'k>>),
-    /// All slots of the owner, borrowed as a whole so that they need not be borrowed one by one.
+    /// All slots of the lender, so that they need not be borrowed one by one.
     All(Box<dyn SlotLender + 'k>),
 }
 
-/// Several locked slots in ascending order.
+/// Slots in ascending order that can be borrowed from a `LockedSlots`.
 trait SlotLender: std::fmt::Debug {
     fn slot_data(&self, slot: Slot) -> Option<&SlotData>;
     fn slot_data_mut(&mut self, slot: Slot) -> Option<&mut SlotData>;
@@ -106,14 +107,14 @@ impl SlotLender for &mut Vec<SlotGuard<'_>> {
     }
 }
 
-/// The data of a slot that another owner has locked.
+/// A borrowed slot and its data.
 #[derive(Debug)]
 struct BorrowedLock<'k> {
     slot: Slot,
     slot_data: &'k mut SlotData,
 }
 
-/// Returns the index of `slot` in an ascending list; equals the slot number if the list holds every slot.
+/// Returns the index of `slot` in a list in ascending order; it is the slot number if the list contains every slot.
 fn position_in<T>(rising: &[T], slot: Slot, slot_of: impl Fn(&T) -> Slot) -> Option<usize> {
     let own = slot.index();
     if rising.get(own).is_some_and(|there| slot_of(there) == slot) {
@@ -160,8 +161,8 @@ impl BorrowedSlots<'_> {
 }
 
 impl<'k> LockedSlots<'k> {
-    /// Replaces the current locks by these slots: all of them, or none if one stays locked elsewhere and the
-    /// policy gives up. Returns whether they are locked.
+    /// Unlocks all slots, then locks these: all, or none if the wait policy gives up while one is locked elsewhere.
+    /// Returns whether they are locked.
     pub fn lock_while(
         &mut self,
         keyspace: &'k Keyspace,
@@ -176,7 +177,7 @@ impl<'k> LockedSlots<'k> {
         let mut wanted: SmallVec<[Slot; MAX_INLINE_SLOTS]> = slots.into();
         wanted.sort_unstable();
         wanted.dedup();
-        // Never wait while holding a lock: wait for the busy slot first, then try the other slots.
+        // Never wait while holding a lock: wait for the busy slot without any other, then try to lock the other slots.
         let mut first = 0;
         'again: loop {
             self.guards.clear();
@@ -199,7 +200,7 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    /// Prefetches the lookups of these keys in locked slots so that the cache misses overlap.
+    /// Prefetches the lookups of keys in locked slots, so that their cache misses overlap.
     pub fn prefetch(&mut self, db: u16, keys: &[Key<'_>]) {
         let guards = match &mut self.single_guard {
             Some(guard) => std::slice::from_mut(guard),
@@ -227,13 +228,14 @@ impl<'k> LockedSlots<'k> {
         locked
     }
 
-    /// Locks all slots. While the thread waits for one slot, it holds no other; the policy bounds each wait.
+    /// Locks all slots. While the thread waits for one slot, it holds no other. Returns `None` if the wait policy gave
+    /// up.
     pub fn all_while(turn: &GlobalLock<'k>, wait_policy: WaitPolicy<'_>) -> Option<Self> {
         let mut locked = Self::default();
         locked.add_all(turn, wait_policy).then_some(locked)
     }
 
-    /// Locks one more slot unless it is already locked here. Returns false if the wait policy gave up.
+    /// Locks one more slot, unless it is locked here already. Returns false if the wait policy gave up.
     pub fn add(&mut self, turn: &GlobalLock<'k>, slot: Slot, wait_policy: WaitPolicy<'_>) -> bool {
         self.guards.extend(self.single_guard.take());
         let Err(place) = self.guards.binary_search_by_key(&slot, SlotGuard::slot) else { return true };
@@ -242,13 +244,13 @@ impl<'k> LockedSlots<'k> {
         true
     }
 
-    /// Locks every remaining slot, or none. While the thread waits for a busy slot, it holds only the slots that were
-    /// locked before. Returns whether all are locked.
+    /// Locks all slots that are not locked here yet, or none of them. While the thread waits for a busy slot, it holds
+    /// only the slots that were locked before. Returns whether all slots are locked.
     pub fn add_all(&mut self, turn: &GlobalLock<'k>, wait_policy: WaitPolicy<'_>) -> bool {
         self.add_each(turn, turn.keyspace.slots(), wait_policy)
     }
 
-    /// Like [`Self::add_all`], for these slots in ascending order.
+    /// Like [`Self::add_all`], but only for these slots, which must be in ascending order.
     pub fn add_each(
         &mut self,
         turn: &GlobalLock<'k>,
@@ -263,7 +265,7 @@ impl<'k> LockedSlots<'k> {
         if !keyspace.lock_all_slots(turn, &missing, &mut held, wait_policy, guard) {
             return false;
         }
-        // This collects in place, because an optional guard has the size of a guard.
+        // This collects in place, because an `Option<SlotGuard>` is as large as a `SlotGuard`.
         let all = held.into_iter().map(|guard| guard.expect("each slot is locked")).collect();
         let before = std::mem::replace(&mut self.guards.0, all);
         if !is_first {
@@ -291,7 +293,7 @@ impl<'k> LockedSlots<'k> {
         true
     }
 
-    /// Lets another user, such as one command of a script, use those of `slots` that are locked here.
+    /// Lends those of `slots` that are locked here, for example to one command of a script.
     pub fn lend(&mut self, slots: &[Slot]) -> LockedSlots<'_> {
         let borrowed = match (&mut self.single_guard, slots) {
             (Some(guard), slots) if slots.contains(&guard.slot()) => {
@@ -312,7 +314,7 @@ impl<'k> LockedSlots<'k> {
         LockedSlots { borrowed, ..LockedSlots::default() }
     }
 
-    /// Lets another user use all slots that are locked here.
+    /// Lends all slots that are locked here.
     pub fn lend_all(&mut self) -> LockedSlots<'_> {
         let borrowed = match &mut self.single_guard {
             Some(guard) => BorrowedSlots::One(BorrowedLock::from_guard(guard)),
@@ -335,8 +337,8 @@ impl<'k> LockedSlots<'k> {
         self.single_guard.is_none() && self.guards.is_empty() && self.borrowed.is_none()
     }
 
-    /// Makes `slot` the only slot locked here, without waiting. The slot may be locked here already, or by another
-    /// thread since it was prefetched. Returns whether it is locked here.
+    /// Makes `slot` the only slot locked here, without waiting. It may be locked here already, or have been locked
+    /// since one of its keys was prefetched. Returns whether the slot is locked here.
     #[inline(always)]
     pub fn try_lock_only(
         &mut self,
@@ -355,20 +357,19 @@ impl<'k> LockedSlots<'k> {
         self.single_guard.is_some()
     }
 
-    /// Removes and returns the guard if exactly one slot is locked.
+    /// Takes the guard out if exactly one slot is locked here.
     #[must_use]
     pub fn take_single(&mut self) -> Option<SlotGuard<'k>> {
         self.single_guard.take()
     }
 
-    /// Takes back a guard as the only locked slot.
+    /// Puts a guard back as the only locked slot.
     pub fn put_single(&mut self, guard: SlotGuard<'k>) {
         self.release();
         self.single_guard = Some(guard);
     }
 
-    /// Waits for `slot` as long as the policy allows and returns whether it is locked. The thread must hold
-    /// no slot.
+    /// Waits for `slot` until the wait policy gives up, and returns whether it is locked. The thread must hold no slot.
     #[cold]
     pub fn wait_for_slot(&mut self, keyspace: &'k Keyspace, slot: Slot, wait_policy: WaitPolicy<'_>) -> bool {
         debug_assert!(self.is_empty());
@@ -376,7 +377,7 @@ impl<'k> LockedSlots<'k> {
         self.single_guard.is_some()
     }
 
-    /// Returns the guard of a slot that is not borrowed.
+    /// Returns the guard of a slot, unless the slot is borrowed or not locked here.
     #[inline(always)]
     fn guard(&self, slot: Slot) -> Option<&SlotGuard<'k>> {
         match &self.single_guard {
@@ -426,7 +427,7 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    /// Returns the case of several or borrowed slots, kept out of line so that the common path stays short.
+    /// Handles several or borrowed slots, out of line so that the common case of one slot stays short.
     #[inline(never)]
     fn slot_in<'s>(
         several: &'s mut [SlotGuard<'k>],
@@ -449,7 +450,7 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    /// Returns the locked slots in ascending order.
+    /// Iterates over the locked slots in ascending order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotData> {
         let own = self.single_guard.iter_mut().chain(self.guards.iter_mut()).map(|guard| &mut **guard);
         own.chain(self.borrowed.iter_mut())
@@ -490,7 +491,7 @@ mod tests {
         assert_eq!(keyspace.slot_len(key.slot()), 1, "what was done under a loan is published");
     }
 
-    /// Regression test: a slot that was busy for a moment stayed locked while the thread waited for another one.
+    /// Regression test: a slot that was busy for a moment stayed locked while the thread waited for another slot.
     #[test]
     fn locking_all_slots_keeps_no_slot_during_a_long_wait() {
         let keyspace = Keyspace::new(1, 1);
@@ -501,7 +502,7 @@ mod tests {
                 let turn = keyspace.acquire_global_lock();
                 LockedSlots::default().add_all(&turn, &|_| true)
             });
-            // The thread waits for the first slot by now, or waits for it later: the test passes in both cases.
+            // The other thread is probably waiting for the first slot now; the test also passes if it is not yet.
             std::thread::sleep(std::time::Duration::from_millis(50));
             drop(brief_guard);
             let bound = std::time::Duration::from_secs(20);

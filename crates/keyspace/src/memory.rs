@@ -1,8 +1,8 @@
 //! Memory for pages and index lines.
 //!
-//! All slots grow in step, so a general-purpose allocator would leave freed blocks half used. Pages and lines
-//! therefore come from our own pool: [`pool`] finds space among its free [`runs`] in safe code, and [`block`]
-//! turns a pool position into bytes (the crate's only unsafe code).
+//! The tables of all slots grow at the same pace, so a general-purpose allocator would leave freed blocks half used.
+//! Pages and index lines therefore have their own pool: [`pool`] finds space among its free [`runs`] in safe code, and
+//! [`block`] converts a pool position into bytes (the crate's only unsafe code).
 mod bits;
 mod block;
 mod pool;

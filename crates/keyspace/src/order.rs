@@ -1,13 +1,13 @@
 //! Keeps the members of a large sorted set ordered by score, then name.
 //!
-//! The order is a B-tree with element counts in its nodes, so that a rank lookup, the element at a rank and the start
-//! of a score or name range are all O(log n). It is a secondary index of an entry store ([`crate::entries`]) beside the
-//! hash index, and likewise holds only references, four bytes per element; scores and names are read from the entries.
-//! The order can be rebuilt from the entries, so it needs no pin: a snapshot captures the entries, and loading sorts
-//! them again.
+//! The order is a B-tree with element counts in its nodes, so that looking up a rank, the element at a rank, and the
+//! start of a score or name range all take O(log n). It is a secondary index of an entry store ([`crate::entries`])
+//! besides the hash index. Like that, it stores only references, four bytes per element, and reads scores and names
+//! from the entries. The order can be rebuilt from the entries, so it need not be pinned: a snapshot captures the
+//! entries, and loading sorts them again.
 //!
-//! To avoid a memory access per comparison, a leaf keeps two bytes beside each reference that approximate the score's
-//! position in the leaf's range; only elements with equal approximations are read ([`leaf`]). Inner nodes keep the full
+//! To avoid a memory access per comparison, a leaf has two bytes per reference that approximate the position of the
+//! score in the leaf's range. Only elements with equal approximations are read ([`leaf`]). Inner nodes have the full
 //! score of each child's first element.
 
 mod leaf;
@@ -24,11 +24,11 @@ use crate::sorted_set::ScoreBytes;
 use tree::Position;
 pub(crate) use tree::Tree;
 
-/// An index that keeps the entries of a store in a secondary order; the implementation for `()` keeps no order.
+/// An index that sorts the entries of a store; the implementation for `()` does nothing.
 ///
-/// The index holds references, so the store notifies it of every entry that is inserted, removed or moved.
+/// The index consists of references, so the store notifies it of every entry that is inserted, removed or moved.
 pub(crate) trait SecondaryOrder<V: OverflowValue>: Debug + Default {
-    /// The positions in the order of entries that are about to move.
+    /// Positions in the order, for entries that are about to be moved.
     type Positions;
 
     /// Called after an entry was inserted.
@@ -37,14 +37,14 @@ pub(crate) trait SecondaryOrder<V: OverflowValue>: Debug + Default {
     /// Called before an entry is removed or changed.
     fn remove(&mut self, reference: u32, names: &EntryKeys<'_, V>);
 
-    /// Called before these entries are moved.
+    /// Returns the positions of entries that are about to be moved.
     fn positions_of(
         &self,
         references: impl Iterator<Item = u32>,
         names: &EntryKeys<'_, V>,
     ) -> Self::Positions;
 
-    /// Called for each moved entry, in the order given to `places`.
+    /// Called for each moved entry, in the order in which the references were passed to [`Self::positions_of`].
     fn replace_reference(&mut self, places: &mut Self::Positions, from: u32, to: u32);
 
     /// Returns the number of heap bytes used.
@@ -76,7 +76,7 @@ pub(crate) trait ElementSource {
     /// Returns the score as an integer with the same ordering.
     fn score_bits(&self, reference: u32) -> u64;
     fn name(&self, reference: u32) -> &[u8];
-    /// Prefetches the element that the reference leads to.
+    /// Prefetches the element with this reference.
     fn prefetch(&self, reference: u32);
 }
 
@@ -97,14 +97,14 @@ impl ElementSource for EntryKeys<'_, ScoreBytes> {
     }
 }
 
-/// A boundary between two elements of the order.
+/// A boundary in the order: before or after certain elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ElementBoundary<'a> {
     /// The boundary lies before or after all elements with a score.
     Score { score_bits: u64, is_after: bool },
     /// The boundary lies before or after one element.
     Element { score_bits: u64, name: &'a [u8], is_after: bool },
-    /// The boundary lies before or after a name; only for sets whose elements all have equal scores.
+    /// The boundary lies before or after a name. Only for sets whose elements all have equal scores.
     Name { name: &'a [u8], is_after: bool },
 }
 

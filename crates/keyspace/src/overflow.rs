@@ -8,45 +8,44 @@ use crate::entry::TypeCode;
 use crate::large::{Collection, Large};
 use crate::order::SecondaryOrder;
 
-/// Bytes of all overflow records of the process and of the sorted-set orders, excluding the pages of
-/// collections.
+/// Bytes of all overflow records and sorted-set orders of the process, without the pages of collections.
 static OVERFLOW_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of bytes in this process that only snapshots still need.
+/// Number of bytes of the process that only snapshots still need.
 static SNAPSHOT_ONLY_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Bytes of tree nodes that edits on this thread copied or removed; only the snapshots that shared them
-    /// still own them.
+    /// Total bytes of tree nodes that edits on this thread copied or removed, and that now belong only to the snapshots
+    /// that shared them.
     static SHED_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Returns the number of bytes that only snapshots still need: page entries, long strings and packed collections, and
-/// nodes that lists and streams no longer share with a snapshot.
+/// Returns the number of bytes that only snapshots still need: page entries, long strings, packed collections, and
+/// former nodes of lists and streams.
 #[must_use]
 pub fn snapshot_only_bytes() -> usize {
     SNAPSHOT_ONLY_BYTES.load(Ordering::Relaxed)
 }
 
-/// Adds `more` and subtracts `less` bytes that only snapshots still need.
+/// Adds `more` to the number of bytes that only snapshots need, and subtracts `less`.
 pub(crate) fn count_snapshot_only(more: usize, less: usize) {
     SNAPSHOT_ONLY_BYTES.fetch_add(more, Ordering::Relaxed);
     SNAPSHOT_ONLY_BYTES.fetch_sub(less, Ordering::Relaxed);
 }
 
-/// Adds `more` and subtracts `less` overflow bytes.
+/// Adds `more` to the number of overflow bytes, and subtracts `less`.
 pub(crate) fn count_overflow(more: usize, less: usize) {
     OVERFLOW_BYTES.fetch_add(more, Ordering::Relaxed);
     OVERFLOW_BYTES.fetch_sub(less, Ordering::Relaxed);
 }
 
-/// Total overflow bytes, excluding the pages of large collections.
+/// Returns the total overflow bytes, without the pages of large collections.
 pub(crate) fn overflow_bytes() -> usize {
     OVERFLOW_BYTES.load(Ordering::Relaxed)
 }
 
-/// Accounts for bytes of a large value that lie neither in pages nor in a record. They are counted while this
-/// exists; a clone is counted separately.
+/// Counts bytes of a large value that lie neither in pages nor in a record. They are counted until this is dropped; a
+/// clone counts them again.
 #[derive(Debug, Default)]
 pub(crate) struct CountedBytes(usize);
 
@@ -81,13 +80,13 @@ pub(crate) fn record_shed(bytes: usize) {
     SHED_BYTES.set(SHED_BYTES.get().wrapping_add(bytes));
 }
 
-/// Returns the total bytes of nodes that edits on this thread have copied or removed.
+/// Returns the total bytes of nodes that edits on this thread have copied or removed so far.
 pub(crate) fn total_shed_bytes() -> usize {
     SHED_BYTES.get()
 }
 
-/// Counts the bytes that only a snapshot still owns of a value with shared nodes, capped by the size of the
-/// value.
+/// The number of bytes that only one snapshot still needs, for a value whose nodes are shared. It never exceeds the
+/// size of the value.
 #[derive(Debug)]
 pub(crate) struct SnapshotOnlyBytes {
     bytes: usize,
@@ -95,13 +94,13 @@ pub(crate) struct SnapshotOnlyBytes {
 }
 
 impl SnapshotOnlyBytes {
-    /// A zero count for a value of `most` bytes.
+    /// Creates a counter at zero for a value of at most `max` bytes.
     pub(crate) fn with_limit(most: usize) -> Self {
         Self { bytes: 0, max_bytes: most }
     }
 
-    /// Adds the bytes of nodes copied or removed since [`total_shed_bytes`] returned `before`, which the snapshot
-    /// shared.
+    /// Adds the bytes of nodes that edits copied or removed since [`total_shed_bytes`] returned `before`. The snapshot
+    /// must have shared these nodes.
     pub(crate) fn add_shed_since(&mut self, before: usize) {
         let more = total_shed_bytes().wrapping_sub(before).min(self.max_bytes - self.bytes);
         count_snapshot_only(more, 0);
@@ -115,26 +114,26 @@ impl Drop for SnapshotOnlyBytes {
     }
 }
 
-/// A value that can be stored outside the pages of an entry store. For keys: a string, a packed collection or
-/// a large one ([`crate::large::Large`]); for elements of a large collection: only bytes.
+/// A value that can be stored outside the pages of an entry store. For keys this is a string, a packed collection or a
+/// large one ([`crate::large::Large`]); for elements of a large collection only bytes.
 pub(crate) trait OverflowValue: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
-    /// Determines the maximum page length: the square root of this factor times the store's bytes.
+    /// Determines the maximum page length: the square root of the product of this factor and the store's bytes.
     const PAGE_LEN_FACTOR: u64;
 
-    /// The secondary order of the store; usually none.
+    /// The secondary sort order of the store; usually none.
     type SecondaryOrder: SecondaryOrder<Self>;
 
-    /// Returns whether a value with this code is packed and can outgrow that form. When such a value moves, it leaves
-    /// dead bytes, which must be few compared to the store.
+    /// Returns whether a value with this code is a packed collection that can outgrow the packed format. When such a
+    /// value is moved, it leaves dead bytes, which must be few compared to the store.
     fn may_outgrow_packed(code: TypeCode) -> bool;
 
-    /// Returns whether a snapshot walks the value separately, after its page.
+    /// Returns whether a snapshot visits the value part by part, after its page.
     fn is_walked_in_parts(&self) -> bool;
 
     fn shape(&self) -> OverflowShape<'_>;
     fn shape_mut(&mut self) -> OverflowShapeMut<'_>;
 
-    /// An independent copy.
+    /// Returns an independent copy.
     fn copy(&self) -> Self;
 
     /// Returns the number of heap bytes used.
@@ -146,14 +145,14 @@ pub(crate) trait OverflowValue: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
     }
 }
 
-/// An overflow value: plain bytes or a data structure.
+/// The two forms of an overflow value: plain bytes or a data structure.
 pub(crate) enum OverflowShape<'a> {
     Flat(&'a Vec<u8>),
     Collection(&'a dyn Collection),
 }
 
 impl OverflowShape<'_> {
-    /// Returns the number of elements; 0 for plain bytes, which do not record it.
+    /// Returns the number of elements; 0 for plain bytes, whose element count is not known here.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Flat(_) => 0,
@@ -167,24 +166,25 @@ pub(crate) enum OverflowShapeMut<'a> {
     Collection(&'a mut dyn Collection),
 }
 
-/// An overflow value, and its key if that is too long for a page as well.
+/// An overflow value, with its key if that is too long for a page as well.
 #[derive(Debug)]
 pub(crate) struct Record<V> {
     pub(crate) key: Option<Box<[u8]>>,
     pub(crate) value: V,
-    /// Number of further entries that share the record: old versions kept for a snapshot after an expiry change.
+    /// Number of other entries that use this record: old versions of the entry that snapshots need after an expiry
+    /// change.
     pub(crate) shared: u8,
-    /// Returns the number of bytes counted for snapshots, while only snapshots need the record; otherwise 0.
+    /// Number of bytes that are counted as needed only by snapshots; 0 while the entry is live.
     pub(crate) kept_bytes: usize,
 }
 
 impl<V: OverflowValue> Record<V> {
-    /// A record for a value that belongs to no store.
+    /// Creates a record for a value that is not part of a store.
     pub(crate) fn without_store(value: V) -> Self {
         Self { key: None, value, shared: 0, kept_bytes: 0 }
     }
 
-    /// Returns the counted bytes, without a collection's pages.
+    /// Returns the bytes that are counted for the record, without a collection's pages.
     fn bytes_without_pages(&self) -> usize {
         let value = match self.value.shape() {
             OverflowShape::Flat(bytes) => bytes.capacity(),
@@ -213,13 +213,13 @@ impl<V: OverflowValue> Record<V> {
         matches!(self.value.shape(), OverflowShape::Collection(_))
     }
 
-    /// Converts the record to a common type, so that it can be dropped elsewhere.
+    /// Converts the record to a common type, so that it can be dropped by other code.
     pub(crate) fn into_dropped(self) -> Record<Large> {
         Record { key: self.key, value: self.value.into(), shared: self.shared, kept_bytes: self.kept_bytes }
     }
 }
 
-/// A record without an entry.
+/// Creates a record for a value that has no entry.
 impl From<Large> for Record<Large> {
     fn from(value: Large) -> Self {
         Self { key: None, value, shared: 0, kept_bytes: 0 }
@@ -230,7 +230,7 @@ impl From<Large> for Record<Large> {
 pub(crate) struct RecordStore<V: OverflowValue> {
     records: ChunkedVec<Option<Record<V>>>,
     free_numbers: Vec<u32>,
-    /// Bytes of the records, excluding the pages of collections.
+    /// Bytes of the records, without the pages of collections.
     flat: usize,
     collections: usize,
 }
@@ -266,8 +266,8 @@ impl<V: OverflowValue> RecordStore<V> {
         self.records[number].as_ref().expect("an entry's record is there")
     }
 
-    /// Returns the bytes of a value for editing; their number must not change (see [`RecordStore::resize`]). Returns an
-    /// empty slice for a collection.
+    /// Returns the bytes of a value for editing; empty for a collection. Their number must not change (see
+    /// [`RecordStore::resize`]).
     pub(crate) fn flat_mut(&mut self, number: u32) -> &mut [u8] {
         match self.record_mut(number).value.shape_mut() {
             OverflowShapeMut::Flat(bytes) => bytes,
@@ -297,7 +297,7 @@ impl<V: OverflowValue> RecordStore<V> {
         self.collections > 0
     }
 
-    /// Returns the bytes of the records, excluding the pages of collections.
+    /// Returns the bytes of the records, without the pages of collections.
     pub(crate) fn bytes_without_pages(&self) -> usize {
         self.flat
     }
@@ -306,8 +306,8 @@ impl<V: OverflowValue> RecordStore<V> {
         self.records[number].as_mut().expect("an entry's record is there")
     }
 
-    /// Moves the key to overflow too. Older entries that are kept for a snapshot and share the record still contain the
-    /// key themselves.
+    /// Also moves the key to the overflow record. Older entries that snapshots need may use the same record, but have
+    /// their own copy of the key.
     pub(crate) fn set_key(&mut self, number: u32, key: &[u8]) {
         let record = self.record_mut(number);
         let before = record.bytes_without_pages();
@@ -316,7 +316,7 @@ impl<V: OverflowValue> RecordStore<V> {
         self.count(before, after);
     }
 
-    /// Marks a record that only snapshots still need.
+    /// Marks a record as needed only by snapshots.
     pub(crate) fn mark_snapshot_only(&mut self, number: u32) {
         let record = self.record_mut(number);
         if record.kept_bytes == 0 {
@@ -325,7 +325,7 @@ impl<V: OverflowValue> RecordStore<V> {
         }
     }
 
-    /// Releases one entry's use of the record; returns the record if that was the last.
+    /// Ends an entry's use of the record. Returns the record if no other entry uses it.
     pub(crate) fn release(&mut self, number: u32) -> Option<Record<V>> {
         let record = self.record_mut(number);
         if record.shared > 0 {

@@ -1,9 +1,9 @@
-//! A value as one byte string: the compact stored form, and the form in which values arrive for storing.
+//! A value as one byte string: the compact stored format, and the format in which values arrive to be stored.
 //!
-//! A string is its bytes. A collection starts with its element count in two bytes; the remaining layout
-//! belongs to its kind ([`crate::hash`], `records`). A collection stays packed up to [`MAX_BYTES`] and
-//! [`MAX_ELEMENTS`] and then becomes a data structure ([`crate::large`]). Code that copies, moves, loads or
-//! renames packed values is independent of kinds.
+//! A string consists of its bytes. A collection starts with its element count in two bytes; the remaining layout
+//! depends on its kind (such as [`crate::hash`], `records`). A collection stays packed up to [`MAX_BYTES`] and
+//! [`MAX_ELEMENTS`]; a larger one is a data structure ([`crate::large`]). Code that copies, moves, loads or renames
+//! packed values does not depend on their kinds.
 
 use crate::kind::{EncodingHint, EncodingLimits, Kind, ListpackBounds, ValueEncoding};
 use crate::large::Collection;
@@ -11,7 +11,7 @@ use crate::value::Value;
 
 /// Length of the element count in bytes.
 pub(crate) const COUNT_LEN: usize = 2;
-/// Maximum size in bytes of a packed collection, since a lookup scans all elements
+/// Maximum size in bytes of a packed collection. It is low because a lookup scans all elements
 /// ([`ValueEncoding::max_packed_elements`]).
 pub(crate) const MAX_BYTES: usize = 8 << 10;
 pub(crate) const MAX_ELEMENTS: usize = 512;
@@ -20,7 +20,7 @@ pub(crate) fn count(packed: &[u8]) -> usize {
     usize::from(u16::from_le_bytes([packed[0], packed[1]]))
 }
 
-/// Returns the bytes of the elements, saturating at `u32::MAX`.
+/// Returns the number of bytes of all elements, limited to `u32::MAX`.
 pub(crate) fn elements_len(packed: &[u8]) -> u32 {
     u32::try_from(packed.len().saturating_sub(COUNT_LEN)).unwrap_or(u32::MAX)
 }
@@ -29,7 +29,7 @@ pub(crate) fn set_count(packed: &mut [u8], count: usize) {
     packed[..COUNT_LEN].copy_from_slice(&(count as u16).to_le_bytes());
 }
 
-/// A collection to be read: packed bytes or a large structure.
+/// The representation of a collection: packed bytes or a large structure.
 #[derive(Debug)]
 pub(crate) enum Shape<'a, L> {
     Packed(&'a [u8]),
@@ -57,12 +57,13 @@ impl<L: Collection> Shape<'_, L> {
 /// A value, or a part of a large value, to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct PackedValue<'a> {
-    /// The bytes of the value. A collection's count prefix is valid only if the collection can stay packed.
+    /// The bytes of the value. The element count at the start of a collection is valid only if the collection can stay
+    /// packed.
     bytes: &'a [u8],
     summary: ValueSummary,
 }
 
-/// Facts about a [`PackedValue`] that are collected while it is built.
+/// Facts about a [`PackedValue`] that are collected while the value is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ValueSummary {
     pub(crate) value_encoding: ValueEncoding,
@@ -72,7 +73,7 @@ pub struct ValueSummary {
     pub(crate) max_element_len: u32,
     /// Whether any element has an expiry.
     pub(crate) has_expiry: bool,
-    /// Total bytes of all elements; set once the encoding has been decided.
+    /// Total bytes of all elements; set when the encoding is chosen.
     pub(crate) bytes: u32,
 }
 
@@ -91,7 +92,7 @@ impl<'a> PackedValue<'a> {
         Self { bytes, summary: ValueSummary::for_encoding(encoding_hint.into()) }
     }
 
-    /// Returns an empty value of this kind, to be filled after it is stored.
+    /// Returns an empty value of this kind, to be stored first and filled later.
     #[must_use]
     pub fn empty(kind: Kind) -> Self {
         let form = ValueEncoding::initial_for(kind);
@@ -99,13 +100,13 @@ impl<'a> PackedValue<'a> {
         Self { bytes, summary: ValueSummary::for_encoding(form) }
     }
 
-    /// Reassembles a value from its [`bytes`](Self::bytes) and [`summary`](Self::summary).
+    /// Creates a value from the [`bytes`](Self::bytes) and the [`summary`](Self::summary) of another.
     #[must_use]
     pub fn from_parts(bytes: &'a [u8], about: ValueSummary) -> Self {
         Self { bytes, summary: about }
     }
 
-    /// Returns the stored bytes.
+    /// Returns the value in its packed format.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
@@ -153,7 +154,7 @@ impl<'a> PackedValue<'a> {
         self.summary.has_expiry
     }
 
-    /// Returns whether the value is stored in this packed form.
+    /// Returns whether the value is stored packed.
     #[inline]
     #[must_use]
     pub fn stays_packed(&self) -> bool {
@@ -178,14 +179,14 @@ impl ValueSummary {
     }
 }
 
-/// Builds a packed value from a dump or a file. The modules of the kinds add methods for their elements.
+/// Builds packed values, for example from a DUMP payload or a file. Each kind's module adds methods for its elements.
 #[derive(Debug, Clone)]
 pub struct PackedBuilder {
     pub(crate) bytes: Vec<u8>,
     pub(crate) summary: ValueSummary,
 }
 
-/// The default is an empty string.
+/// Creates a builder with an empty string.
 impl Default for PackedBuilder {
     fn default() -> Self {
         Self::new(Kind::String)
@@ -193,14 +194,14 @@ impl Default for PackedBuilder {
 }
 
 impl PackedBuilder {
-    /// Starts an empty value of this kind.
+    /// Creates a builder with an empty value of this kind.
     #[must_use]
     pub fn new(kind: Kind) -> Self {
         let empty = PackedValue::empty(kind);
         Self { bytes: empty.bytes.to_vec(), summary: empty.summary }
     }
 
-    /// Resets to an empty value of this kind, keeping the memory.
+    /// Starts a new empty value of this kind, reusing the memory.
     pub fn begin(&mut self, kind: Kind) {
         let empty = PackedValue::empty(kind);
         self.bytes.clear();
@@ -208,17 +209,17 @@ impl PackedBuilder {
         self.summary = empty.summary;
     }
 
-    /// Decides the OBJECT ENCODING by the configured limits.
+    /// Chooses the OBJECT ENCODING according to the configured limits.
     pub fn choose_encoding(&mut self, limits: &EncodingLimits) {
         self.summary.bytes = elements_len(&self.bytes);
         self.summary.value_encoding =
             self.summary.value_encoding.encoding_after_adding(&self.summary, limits);
     }
 
-    /// Makes a string from the bytes that `fill` writes into the builder's buffer.
+    /// Builds a string from the bytes that `fill` writes into the builder's buffer.
     ///
     /// # Errors
-    /// The error of `fill`, after which the builder holds no value.
+    /// The error of `fill`. The builder then has no valid value.
     pub fn build_string<E>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         self.begin(Kind::String);
         fill(&mut self.bytes)

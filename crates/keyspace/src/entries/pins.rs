@@ -1,18 +1,18 @@
 //! Pins: how snapshots preserve the entries of a store.
 //!
 //! A snapshot captures the state at one moment, called its cut, and reads that state afterwards in a walk. A pin covers
-//! the pages from `walked_pages` to `end_page`, which is the page count at the cut; later entries go to new pages. In pinned
-//! pages no entry is edited or moved. An entry removed from the index stays in its page, and its state records which
-//! pins need it. So a walk over the pinned pages visits exactly the state at the cut: live entries were live then,
-//! because nothing was added, and removed entries are still there. When the walk has visited a page, the entries that
-//! only this snapshot needed become dead and the page is an ordinary one again.
+//! the pages from `walked_pages` to `end_page`, which is the page count at the cut; later entries go to new pages. In
+//! pinned pages no entry is edited or moved. An entry removed from the index stays in its page, and its state records
+//! which pins need it. So a walk over the pinned pages visits exactly the state at the cut: live entries were live
+//! then, because nothing was added, and removed entries are still there. When the walk has visited a page, the entries
+//! that only this snapshot needed become dead and the page is an ordinary one again.
 //!
 //! A large collection has a pin of its own ([`crate::large::Collection`]). It is taken before the first change after
 //! the cut, when the collection's entry is copied, or at the latest when the walk visits that entry. The collection
 //! then stays in `pending_values`, which keeps it alive until the walk has visited all its elements.
 //!
-//! A long string or packed collection outside the pages also stays in `pending_values` and is copied in chunks. An edit before
-//! that copies the value first.
+//! A long string or packed collection outside the pages also stays in `pending_values` and is copied in chunks. An edit
+//! before that copies the value first.
 //!
 //! A walk copies the data that it visits ([`Captured`]); the copies are serialized after the slot is unlocked.
 //!

@@ -1,7 +1,7 @@
 //! Modifies lists, packed or large.
 //!
-//! A packed list is edited by splicing bytes. It becomes large when it would grow past [`MAX_PACKED`]: below
-//! that, moving the whole entry costs less than a tree lookup.
+//! A packed list is edited by replacing a byte range. It becomes large when it would exceed [`MAX_PACKED`] bytes; for a
+//! smaller list, moving the whole entry costs less than a tree lookup.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::table::{RemovedValue, Table};
 /// Number of bytes beyond which a list becomes large.
 const MAX_PACKED: usize = 2048;
 
-/// Replaces a range of elements of a packed list by `count` others.
+/// Replaces a range of elements of a packed list by `count` other elements.
 struct RangeReplacement<'a> {
     elements: std::ops::Range<usize>,
     replacement: &'a [u8],
@@ -38,12 +38,12 @@ impl Table {
         self.list(place).expect("the caller has seen that it is a list")
     }
 
-    /// Returns the segments of a large list, for editing. Snapshots that need the entry pin it first.
+    /// Returns the segments of a large list, for editing. They are pinned first for the snapshots that need the entry.
     fn segments_mut(&mut self, place: EntryRef) -> Option<&mut Segments> {
         if let Large::List(segments) = self.entries.overflow_mut(place)? { Some(segments) } else { None }
     }
 
-    /// Creates a list under a key that does not exist, pushing the elements one by one at `end`.
+    /// Creates a list under a new key by pushing the elements one by one at `end`.
     pub fn list_create<'e>(
         &mut self,
         key: &Key<'_>,
@@ -69,7 +69,7 @@ impl Table {
         place
     }
 
-    /// Pushes elements one by one at an end of the list at `place`.
+    /// Pushes elements one by one at `end` of the list at `place`.
     pub fn list_push<'e>(
         &mut self,
         place: EntryRef,
@@ -121,7 +121,7 @@ impl Table {
         self.replace_by_element(place, key, index..index, element, limit)
     }
 
-    /// Replaces the element at `index`, which must exist, in the list at `place`.
+    /// Replaces the element at `index` in the list at `place`. The index must be valid.
     pub fn list_set(
         &mut self,
         place: EntryRef,
@@ -135,8 +135,8 @@ impl Table {
         place
     }
 
-    /// Pops up to `count` elements from an end of the list at `place`. The caller must delete the key when
-    /// the list becomes empty.
+    /// Removes up to `count` elements from `end` of the list at `place`. The caller must delete the key when the list
+    /// becomes empty.
     pub fn list_remove_ends(
         &mut self,
         place: EntryRef,
@@ -175,9 +175,9 @@ impl Table {
         (place, dropped)
     }
 
-    /// Removes elements equal to `element` from the list at `place`: the first `most`, or the last if
-    /// `from_tail`. Returns how many were removed. The caller must delete the key when the list becomes
-    /// empty.
+    /// Removes elements equal to `element` from the list at `place`, at most as many as given: from the head, or from
+    /// the tail if `from_tail`. Returns the number of removed elements. The caller must delete the key when the list
+    /// becomes empty.
     pub fn list_remove(
         &mut self,
         place: EntryRef,
@@ -206,7 +206,7 @@ impl Table {
         if removed == 0 {
             return (place, 0);
         }
-        // Remove from the end, so that the remaining indexes stay valid.
+        // Remove matches from the end of the list, so that the remaining indexes stay valid.
         if !from_tail {
             found.reverse();
         }
@@ -235,7 +235,7 @@ impl Table {
         (place, removed)
     }
 
-    /// Replaces a range of at most one element by `element`.
+    /// Replaces a range of at most one element by `element`; an empty range inserts it.
     fn replace_by_element(
         &mut self,
         place: EntryRef,
@@ -260,7 +260,7 @@ impl Table {
         place
     }
 
-    /// Replaces elements of a packed list; `None` if the list is large or would outgrow the packed form.
+    /// Replaces elements of a packed list. Returns `None` if the list is large or would outgrow the packed format.
     fn replace_range(
         &mut self,
         place: EntryRef,
@@ -295,7 +295,7 @@ impl Table {
         self.make_large(place, key, Large::List(segments))
     }
 
-    /// Updates the encoding before `count` elements, of `raw` bytes in total, are added.
+    /// Updates the encoding before `count` elements with a total of `raw` bytes are added.
     fn update_encoding_after_growth(&mut self, place: EntryRef, raw: usize, count: usize, limit: ListLimit) {
         let list = self.expect_list(place);
         if list.value_encoding == ValueEncoding::ListpackList

@@ -6,7 +6,7 @@
 //! +------+----------------+-----------------------------+
 //! | head | bytes or digits| length of head and content  |
 //! +------+----------------+-----------------------------+
-//!  1 to 5                  1 to 5, read backwards from its end
+//! 1 to 5                  1 to 5, read backwards from its end
 //! ```
 //!
 //! | first byte | content |
@@ -18,9 +18,9 @@
 //! | F0 | a string after its four-byte length |
 //! | F1 to F4 | an integer of 2, 3, 4 or 8 bytes, little-endian |
 //!
-//! Lists therefore have the length that Redis computes, which decides their OBJECT ENCODING, and are written
-//! to an RDB unchanged. Bytes from outside are decoded and encoded again, so this module only reads bytes
-//! that it wrote.
+//! Lists therefore have the length that Redis computes, which determines their OBJECT ENCODING, and are written to an
+//! RDB unchanged. Listpacks from RDB files and DUMP payloads are decoded and re-encoded, so this module reads only
+//! bytes that it wrote.
 
 use smallvec::SmallVec;
 
@@ -77,7 +77,7 @@ impl<'a> From<&'a [u8]> for ListItem<'a> {
     }
 }
 
-/// An encoded record that is not stored yet.
+/// An encoded element that is not part of a list yet.
 pub(crate) type EncodedRecord = SmallVec<[u8; 256]>;
 
 pub(crate) fn record(item: ListItem<'_>) -> EncodedRecord {
@@ -115,10 +115,10 @@ pub(crate) fn push(out: &mut impl AppendBytes, item: ListItem<'_>) {
     out.append(&head[..back]);
 }
 
-/// Length of the longest head: a type byte and an eight-byte integer.
+/// Maximum length of a head: a type byte and an eight-byte integer.
 const MAX_HEAD: usize = 9;
 
-/// Returns the head of a record, its length, and the string bytes that follow it.
+/// Returns the head of a record, the length of the head, and the string bytes that follow it.
 #[inline]
 fn encode_head(item: ListItem<'_>) -> ([u8; MAX_HEAD], usize, &[u8]) {
     let mut head = [0; MAX_HEAD];
@@ -167,7 +167,7 @@ fn encode_head(item: ListItem<'_>) -> ([u8; MAX_HEAD], usize, &[u8]) {
     }
 }
 
-/// Returns the number of bytes of the backward length.
+/// Returns the number of bytes that encode a backward length of `len`.
 #[inline]
 fn backward_len(len: usize) -> usize {
     match len {
@@ -179,7 +179,7 @@ fn backward_len(len: usize) -> usize {
     }
 }
 
-/// Writes the backward length and returns its size.
+/// Writes the backward length `len` and returns the number of bytes written.
 #[inline]
 fn write_backward_len(out: &mut [u8; MAX_HEAD], len: usize) -> usize {
     let count = backward_len(len);
@@ -193,7 +193,7 @@ fn write_backward_len(out: &mut [u8; MAX_HEAD], len: usize) -> usize {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record<'a> {
     pub(crate) item: ListItem<'a>,
-    /// Offset of the next record.
+    /// Offset of the record's end, where the next record starts.
     pub(crate) end: usize,
 }
 
@@ -205,7 +205,7 @@ fn integer(bytes: &[u8]) -> i64 {
     i64::from_le_bytes(whole) >> (64 - 8 * bytes.len())
 }
 
-/// Returns the offset of the content relative to `at`, and its length; determined by the first byte.
+/// Returns the offset of the content relative to `at`, and its length. Both depend on the first byte.
 #[inline]
 fn content(bytes: &[u8], at: usize) -> (usize, usize) {
     match bytes[at] {
@@ -234,7 +234,7 @@ pub(crate) fn read(bytes: &[u8], at: usize) -> Record<'_> {
     let item = match bytes[at] {
         first @ 0x00..=0x7F => ListItem::Integer(i64::from(first)),
         0x80..=0xBF | 0xE0..=0xF0 => ListItem::Bytes(found),
-        // The integer has 13 bits in two's complement.
+        // A 13-bit integer in two's complement.
         first @ 0xC0..=0xDF => {
             let value = i16::from(first & 0x1F) << 8 | i16::from(found[1]);
             ListItem::Integer(i64::from(value << 3 >> 3))

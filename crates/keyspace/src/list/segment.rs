@@ -3,18 +3,19 @@
 use super::records::{self, ListItem};
 use crate::overflow::record_shed;
 
-/// Maximum record bytes of a segment with more than one element. Larger segments have less overhead, but an insert in
-/// the middle moves all these bytes, a lookup by index scans them, and an edit of a pinned list copies them. Measured
-/// with 200 elements of 75 bytes: a doubled maximum wastes more in the last segment than fewer segments save.
+/// Maximum record bytes of a segment with more than one element. Larger segments would have less overhead, but an
+/// insert in the middle moves all these bytes, a lookup by index scans them, and an edit of a pinned list copies them.
+/// Measured with 200 elements of 75 bytes, twice the maximum wastes more space in the last segment than it saves by
+/// fewer segments.
 pub(crate) const MAX_BYTES: usize = 4096;
-/// Size below which a segment is merged with a neighbour, if both together are small too.
+/// Size below which a segment is merged with a neighbour, if the merged segment is still small.
 const SMALL_BYTES: usize = MAX_BYTES / 4;
 const MAX_MERGED_BYTES: usize = MAX_BYTES / 2;
 
 /// Consecutive elements of a list, as records with free space at both ends.
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
-    /// The records, preceded by the free space in front.
+    /// The records, between free space at both ends.
     bytes: Vec<u8>,
     start: u32,
     count: u32,
@@ -28,7 +29,7 @@ impl Clone for Segment {
     }
 }
 
-/// Rounds up to the allocator's size classes: four per power of two.
+/// Rounds `len` up to the allocator's next size class, with four classes per power of two.
 fn allocation_size(len: usize) -> usize {
     if len <= 64 {
         return len.next_multiple_of(16);
@@ -59,12 +60,12 @@ impl Segment {
         self.bytes.len() - self.start as usize
     }
 
-    /// Returns whether `more` bytes of records fit.
+    /// Returns whether another `more` bytes of records fit.
     pub(crate) fn has_room(&self, more: usize) -> bool {
         self.bytes() + more <= MAX_BYTES
     }
 
-    /// Returns the offset of record `index` within the records.
+    /// Returns the offset of record `index`, relative to the first record.
     pub(crate) fn offset(&self, index: usize) -> usize {
         records::offset(self.records(), self.len(), index)
     }
@@ -73,7 +74,7 @@ impl Segment {
         records::read(self.records(), self.offset(index)).item
     }
 
-    /// Makes room for `more` bytes before or after the records.
+    /// Reserves free space for `more` bytes, before the records or after them.
     fn reserve(&mut self, more: usize, in_front: bool) {
         let (start, len) = (self.start as usize, self.bytes());
         let free = if in_front { start } else { self.bytes.capacity() - self.bytes.len() };
@@ -140,7 +141,7 @@ impl Segment {
         }
     }
 
-    /// Splits off the elements from `index` on.
+    /// Splits off the elements starting at `index`.
     pub(crate) fn split_off(&mut self, index: usize) -> Self {
         let at = self.offset(index);
         let rest = Self::with_records(&self.records()[at..], self.len() - index);

@@ -1,8 +1,8 @@
-//! A large list: a tree of segments, and the trees that snapshots hold.
+//! A large list: a tree of segments, and the versions of the tree that snapshots pin.
 //!
-//! A snapshot holds the tree as of the cut. It shares all nodes with the live tree, so holding it costs one
-//! pointer. Its walk removes segments from the front; segments that the live list changed since the cut have
-//! their own nodes.
+//! A snapshot pins the tree in the state that it captured. This costs one pointer, because the pinned tree shares all
+//! nodes with the live one. Visiting the list removes segments from the front of the pinned tree; segments that have
+//! changed since are separate nodes of the live tree.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::overflow::{self, Record, SnapshotOnlyBytes};
 use crate::packed::PackedValue;
 use crate::pages::FillLevel;
 
-/// Bytes of segments that one part of a walk contains.
+/// Number of bytes of segments in one part that a snapshot visits.
 const BYTES_PER_PART: usize = 16 << 10;
 
 /// The elements of a large list.
@@ -28,18 +28,18 @@ pub(crate) struct Segments {
     pins: Vec<PinnedList>,
 }
 
-/// The segments that a snapshot holds.
+/// The list in the state that a snapshot captured.
 #[derive(Debug)]
 struct PinnedList {
     snapshot_bit: u32,
-    /// Segments that have not been walked yet.
+    /// Segments that the snapshot has not visited yet.
     unwalked: Tree,
     total: ListSize,
     is_unstarted: bool,
     kept_bytes: SnapshotOnlyBytes,
 }
 
-/// Some segments of a list, taken by a walk, and the list's size at the cut.
+/// Some segments of a list, and the size of the whole list when the snapshot was taken.
 #[derive(Debug)]
 pub(crate) struct SegmentsPart {
     pub(crate) segments: Vec<Arc<Segment>>,

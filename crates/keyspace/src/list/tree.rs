@@ -1,7 +1,7 @@
 //! The segments of a large list in order, found by element index.
 //!
-//! Each node of the tree ([`crate::tree`]) knows the number of elements and bytes below it, so a lookup by
-//! index takes as many steps as the tree is high: five for a billion elements.
+//! Each node of the tree ([`crate::tree`]) has the number of elements and bytes in its subtree, so a lookup by index
+//! takes as many steps as the tree has levels: five for a billion elements.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::records::{self, ListItem};
 use super::segment::Segment;
 use crate::tree::{self, Child, Item, Seek, TreeEnd};
 
-/// Bytes that the allocator uses for a shared segment, including its place in the tree.
+/// Number of heap bytes that a shared segment takes, including its item in the leaf.
 const SEGMENT_BYTES: usize = 2 * size_of::<usize>() + size_of::<Segment>() + size_of::<SizedSegment>();
 
 /// Element, byte and segment counts of a list.
@@ -21,7 +21,7 @@ pub(crate) struct ListSize {
 }
 
 impl ListSize {
-    /// Returns the estimated heap bytes. The small free space at the ends of segments is ignored.
+    /// Returns the estimated heap bytes. Free space at the ends of segments is small and ignored.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.bytes + self.segments * SEGMENT_BYTES
     }
@@ -37,7 +37,7 @@ impl std::iter::Sum for ListSize {
     }
 }
 
-/// A segment with its size stored beside it, so that a search skips segments without reading them.
+/// A segment with a copy of its size, so that a search can skip the segment without reading it.
 #[derive(Debug, Clone)]
 struct SizedSegment {
     len: usize,
@@ -73,12 +73,12 @@ impl Item for SizedSegment {
     }
 }
 
-/// A search by element index. The index is relative first to the list, then to the node, then to the segment.
+/// A search by element index. The index is relative to the list at first, later to a node, and finally to a segment.
 #[derive(Debug, Clone, Copy)]
 struct ElementIndex(usize);
 
 impl ElementIndex {
-    /// Selects the child that contains the element, given the element count of each child.
+    /// Selects the child that contains the element, given the element counts of the children.
     fn descend(&mut self, mut lens: impl Iterator<Item = usize>) -> Option<usize> {
         lens.position(|len| {
             let is_here = self.0 < len;
@@ -99,8 +99,8 @@ impl Seek<SizedSegment> for ElementIndex {
     }
 }
 
-/// A search for an insert position: before an element, or at the end. Between two segments, the end of the
-/// first one is chosen.
+/// A search for an insert position: before an element, or at the end of the list. Between two segments, it finds the
+/// end of the first one.
 #[derive(Debug, Clone, Copy)]
 struct InsertPosition(usize);
 
@@ -145,7 +145,7 @@ fn remove(row: &mut NodeEdit<'_>, place: usize, index: usize) {
     }
 }
 
-/// Merges two segments if they have become small.
+/// Merges a segment with the next one if both have become small. Returns whether it did.
 fn join_with_next(row: &mut NodeEdit<'_>, place: usize) -> bool {
     let [first, second, ..] = &mut row.items()[place..] else { return false };
     let joins = first.segment.should_merge(&second.segment);
@@ -156,7 +156,7 @@ fn join_with_next(row: &mut NodeEdit<'_>, place: usize) -> bool {
     joins
 }
 
-/// Splits a segment at `index`, unless that is one of its ends.
+/// Splits a segment before element `index`, unless one half would be empty.
 fn split(row: &mut NodeEdit<'_>, place: usize, index: usize) {
     let held = &mut row.items()[place];
     if index > 0 && index < held.len {
@@ -187,7 +187,7 @@ impl Tree {
         held.segment.item(to.0)
     }
 
-    /// Visits elements from `index` forward while `visit` returns true. Returns whether it always did.
+    /// Visits elements from `index` forward until `visit` returns false. Returns whether all were visited.
     pub(crate) fn visit<'a>(&'a self, index: usize, visit: &mut dyn FnMut(ListItem<'a>) -> bool) -> bool {
         let mut to = ElementIndex(index);
         let mut segments = self.tree.iter_from(&mut to);
@@ -198,7 +198,7 @@ impl Tree {
         })
     }
 
-    /// Visits elements from `index` back to the first while `visit` returns true.
+    /// Visits elements from `index` back to the first until `visit` returns false. Returns whether all were visited.
     pub(crate) fn visit_back<'a>(
         &'a self,
         index: usize,
@@ -217,7 +217,7 @@ impl Tree {
         self.tree.iter().for_each(|held| visit(&held.segment));
     }
 
-    /// Inserts a record before `index`, or at the end.
+    /// Inserts a record before element `index`, or at the end.
     pub(crate) fn insert(&mut self, index: usize, record: &[u8]) {
         self.tree.edit_item(InsertPosition(index), |row, place, &InsertPosition(index)| match place {
             Ok(place) => insert(row, place, index, record),
@@ -247,7 +247,7 @@ impl Tree {
         self.edit_segment(index, remove);
     }
 
-    /// Edits the leaf that contains element `index`.
+    /// Edits the leaf that contains the element at `index`.
     fn edit_segment<R>(
         &mut self,
         index: usize,
@@ -261,7 +261,7 @@ impl Tree {
         result
     }
 
-    /// Splits off the elements from `index` on.
+    /// Splits off the elements starting at `index`.
     pub(crate) fn split_off(&mut self, index: usize) -> Self {
         if index == 0 {
             return std::mem::take(self);

@@ -1,6 +1,6 @@
 //! A set of small integers with fast access to its minimum.
 
-/// A two-level bitmap: the summary marks the non-zero words.
+/// A two-level bitmap. The upper level has a bit for each word of the lower level that is not zero.
 #[derive(Debug)]
 pub(super) struct BitSet {
     words: Vec<u64>,
@@ -12,7 +12,7 @@ impl BitSet {
         Self { words: Vec::new(), summary: Vec::new() }
     }
 
-    /// Returns an empty set with capacity for numbers below `len`.
+    /// Creates an empty set with capacity for numbers below `len`.
     pub(super) fn with_capacity_below(len: usize) -> Self {
         let mut bits = Self::new();
         bits.reserve(len);
@@ -51,7 +51,7 @@ impl BitSet {
         self.summary.fill(0);
     }
 
-    /// Returns the smallest member.
+    /// Returns the smallest member; `None` if the set is empty.
     pub(super) fn first(&self) -> Option<usize> {
         let (index, summary) = self.summary.iter().enumerate().find(|(_, summary)| **summary != 0)?;
         let word = index * 64 + summary.trailing_zeros() as usize;

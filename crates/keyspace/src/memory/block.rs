@@ -1,8 +1,7 @@
 //! Pool blocks as byte slices. This is the only module with unsafe code in the workspace.
 //!
-//! A [`Block`] is to the pool what a `Box<[u8]>` is to the allocator: the unique owner of its bytes, which frees them
-//! on drop. It takes five bytes instead of sixteen, because a slot has many blocks; a [`CacheLinePair`], a block of
-//! fixed length, takes four.
+//! A [`Block`] owns its bytes like a `Box<[u8]>` and frees them on drop, but they come from the pool. It takes five
+//! bytes instead of sixteen, because a slot has many blocks; a [`CacheLinePair`], a block of fixed length, takes four.
 //!
 //! Invariants: a mapped chunk is never unmapped or moved; the pool never hands out overlapping blocks; a `Block` or
 //! `CacheLinePair` is created only from a position that the pool handed out, and is not copied.
@@ -15,16 +14,16 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::pool::{self, CHUNK, CHUNK_GRANULES, GRANULE, MAX_CHUNKS, MAX_GRANULES};
 
-/// Address of each chunk. Written once, under the pool's lock, before a block of the chunk is handed out.
+/// Address of each chunk. Written once, while the pool is locked, before any block of the chunk is handed out.
 static CHUNKS: [AtomicPtr<u8>; MAX_CHUNKS] = [const { AtomicPtr::new(null_mut()) }; MAX_CHUNKS];
 
-/// Address of a granule that was handed out.
+/// Returns the address of a granule that the pool has handed out.
 #[inline]
 fn granule_address(granule: u32) -> NonNull<u8> {
     let (chunk, granule) = (granule as usize / CHUNK_GRANULES, granule as usize % CHUNK_GRANULES);
     let chunk = CHUNKS[chunk].load(Ordering::Acquire);
-    // SAFETY: the chunk was mapped before the pool handed out a block of it and stays so; the granule lies
-    // in it, so the offset is below the chunk's size, and the pointer is not null.
+    // SAFETY: the chunk was mapped before the pool handed out a block of it, and is never unmapped; the granule lies in
+    // the chunk, so the offset is less than the chunk's size, and the pointer is not null.
     unsafe { NonNull::new_unchecked(chunk.add(granule * GRANULE)) }
 }
 
@@ -40,15 +39,15 @@ impl Block {
     pub(crate) const MIN_BLOCK_BYTES: usize = GRANULE;
     pub(crate) const MAX_BLOCK_BYTES: usize = GRANULE * MAX_GRANULES;
 
-    /// Allocates a block of `len` bytes, a multiple of [`Block::MIN_BLOCK_BYTES`]. The block contains the bytes that
-    /// its last owner left.
+    /// Allocates a block of `len` bytes, a multiple of [`Block::MIN_BLOCK_BYTES`]. Its content is whatever the previous
+    /// owner of the memory left.
     pub(crate) fn new(len: usize) -> Self {
         assert!(len.is_multiple_of(GRANULE) && len <= Self::MAX_BLOCK_BYTES, "no block has {len} bytes");
         let granules = NonZeroU8::new((len / GRANULE) as u8).expect("a block is not empty");
         Self::from_granule(pool::take_block(len / GRANULE), granules)
     }
 
-    /// Wraps a position that the pool has just handed out.
+    /// Creates the owner of a block that the pool has just handed out.
     fn from_granule(first: u32, granules: NonZeroU8) -> Self {
         Self { granules, first: first.to_le_bytes() }
     }
@@ -65,8 +64,8 @@ impl Block {
 
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the block's bytes lie in one mapped chunk, are initialized (the system zeroes them) and
-        // belong to this block alone; the borrow of the block guards them as with a `Box<[u8]>`.
+        // SAFETY: the block's bytes lie in one mapped chunk, are initialized (the system zeroes them) and belong to
+        // this block alone; they are borrowed for as long as the block is.
         unsafe { std::slice::from_raw_parts(granule_address(self.granule()).as_ptr(), self.len()) }
     }
 
@@ -82,7 +81,7 @@ impl Block {
         prefetch(granule_address(self.granule()).as_ptr().wrapping_add(offset));
     }
 
-    /// Frees everything after the first `len` bytes, a multiple of [`Block::MIN_BLOCK_BYTES`].
+    /// Frees all bytes after the first `len`, which must be a multiple of [`Block::MIN_BLOCK_BYTES`].
     pub(crate) fn truncate(&mut self, len: usize) {
         let (all, left) = (usize::from(self.granules.get()), len / GRANULE);
         assert!(
@@ -95,7 +94,7 @@ impl Block {
         }
     }
 
-    /// Moves the block to a lower chunk if the pool has room there.
+    /// Moves the block to a lower chunk of the pool if there is room.
     pub(crate) fn move_lower(&mut self) {
         if let Some(first) = pool::allocate_lower(self.granule(), usize::from(self.granules.get())) {
             let mut lower = Self::from_granule(first, self.granules);
@@ -111,7 +110,7 @@ impl Drop for Block {
     }
 }
 
-/// A block of two cache lines: the number of its first granule, plus one.
+/// A block of two cache lines, stored as the number of its first granule plus one.
 #[derive(Debug)]
 pub(crate) struct CacheLinePair(NonZeroU32);
 
@@ -119,12 +118,12 @@ impl CacheLinePair {
     pub(crate) const LEN: usize = 128;
     const GRANULES: usize = Self::LEN / GRANULE;
 
-    /// Allocates a block, which contains the bytes that its last owner left.
+    /// Allocates a block. Its content is whatever the previous owner of the memory left.
     pub(crate) fn new() -> Self {
         Self::from_granule(pool::take_block(Self::GRANULES))
     }
 
-    /// Wraps a position that the pool has just handed out.
+    /// Creates the owner of a block that the pool has just handed out.
     fn from_granule(granule: u32) -> Self {
         Self(NonZeroU32::MIN.saturating_add(granule))
     }
@@ -136,7 +135,7 @@ impl CacheLinePair {
 
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8; Self::LEN] {
-        // SAFETY: as in `Block::bytes`; the line's granules are as long as the array.
+        // SAFETY: as in `Block::bytes`; the two cache lines are as long as the array.
         unsafe { granule_address(self.granule()).cast().as_ref() }
     }
 
@@ -151,7 +150,7 @@ impl CacheLinePair {
         prefetch(granule_address(self.granule()).as_ptr().wrapping_add(offset));
     }
 
-    /// Moves the line to a lower chunk if the pool has room there.
+    /// Moves the block to a lower chunk of the pool if there is room.
     pub(crate) fn move_lower(&mut self) {
         if let Some(granule) = pool::allocate_lower(self.granule(), Self::GRANULES) {
             let mut lower = Self::from_granule(granule);
@@ -167,7 +166,7 @@ impl Drop for CacheLinePair {
     }
 }
 
-/// Prefetches the cache line at `at`, which may be any address.
+/// Prefetches the cache line at address `at`, which need not be valid.
 #[inline]
 pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -179,8 +178,8 @@ pub(crate) fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// Runs `work` compiled for wide vector instructions if the CPU has them. For loops over many bytes; only
-/// code inlined into `work` benefits.
+/// Runs `work` compiled for wide vector instructions if the CPU supports them. This speeds up loops over many bytes,
+/// but only in code that is inlined into `work`.
 #[inline]
 pub fn with_wide_vectors<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
@@ -207,23 +206,22 @@ pub fn with_wide_vectors<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Maps chunk `index`. `large` requests huge pages, which make TLB misses on lookups far rarer. The usual
-/// objection, copy-on-write after a fork, does not apply: nothing forks here.
+/// Maps chunk `index`. `large` requests huge pages, which make TLB misses on lookups far rarer. The usual objection to
+/// huge pages, the cost of copy-on-write after a fork, does not apply, because this server does not fork.
 pub(super) fn map_chunk(index: usize, large: bool) {
     CHUNKS[index].store(map_memory(large).as_ptr(), Ordering::Release);
 }
 
-/// Enables or disables huge pages for chunk `index`. They must be off for a partially released chunk:
-/// khugepaged would otherwise rebuild a huge page and allocate all of its memory again.
+/// Enables or disables huge pages for chunk `index`. They must be disabled while a chunk is partially released;
+/// otherwise khugepaged would rebuild a huge page and allocate all of its memory again.
 pub(super) fn advise_large(index: usize, large: bool) {
     let advice = if large { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-    // SAFETY: this advice does not change the contents of a mapped chunk. Systems without huge pages reject
-    // it.
+    // SAFETY: this advice does not change the contents of a mapped chunk. Systems without huge pages reject the advice.
     unsafe { libc::madvise(CHUNKS[index].load(Ordering::Acquire).cast(), CHUNK, advice) };
 }
 
-/// Touches a chunk so that the kernel allocates its memory now. The pool must not have handed out any of the chunk yet;
-/// the calling thread hands it over to the pool afterwards.
+/// Touches a chunk so that the kernel allocates its memory now. The pool must not have handed out any block of the
+/// chunk; the caller gives the chunk to the pool afterwards.
 pub(super) fn prefault(index: usize) {
     let chunk = CHUNKS[index].load(Ordering::Acquire);
     for page in (0..CHUNK).step_by(4096) {
@@ -244,8 +242,8 @@ fn map_memory(large: bool) -> NonNull<u8> {
     }
     let mapped = mapped.cast::<u8>();
     let before = mapped.align_offset(CHUNK);
-    // SAFETY: twice the chunk size was mapped, so an aligned chunk lies within it and is not null; nothing
-    // uses the memory before and after it.
+    // SAFETY: twice the chunk size was mapped, so an aligned chunk lies within it and is not null; nothing uses the
+    // memory before and after that chunk.
     unsafe {
         let chunk = mapped.add(before);
         if before > 0 {
@@ -259,14 +257,14 @@ fn map_memory(large: bool) -> NonNull<u8> {
     }
 }
 
-/// A chunk filled with values of `T`, on a huge page if possible: for data that every command accesses at an
+/// A chunk filled with values of `T`, on a huge page if possible. Meant for data that every command accesses at an
 /// unpredictable position.
 #[derive(Debug)]
 pub(crate) struct FullChunk<T>(NonNull<T>);
 
-// SAFETY: it owns its values like a `Box<[T]>`.
+// SAFETY: a `FullChunk` owns its values like a `Box<[T]>`.
 unsafe impl<T: Send> Send for FullChunk<T> {}
-// SAFETY: it owns its values like a `Box<[T]>`.
+// SAFETY: a `FullChunk` owns its values like a `Box<[T]>`.
 unsafe impl<T: Sync> Sync for FullChunk<T> {}
 
 impl<T: Default> Default for FullChunk<T> {
@@ -274,7 +272,7 @@ impl<T: Default> Default for FullChunk<T> {
         const { assert!(CHUNK.is_multiple_of(size_of::<T>()) && align_of::<T>() <= CHUNK) };
         let start = map_memory(true).cast::<T>();
         for number in 0..Self::LEN {
-            // SAFETY: `LEN` values fit the new mapping, which is aligned for them and has no other owner.
+            // SAFETY: `LEN` values fit in the new mapping, which is aligned for them and has no other owner.
             unsafe { start.add(number).write(T::default()) };
         }
         Self(start)
@@ -305,8 +303,8 @@ impl<T> Drop for FullChunk<T> {
     }
 }
 
-/// Returns `len` bytes of a chunk to the kernel; they read as zeros afterwards. The pool calls it under its
-/// lock, for free blocks only.
+/// Returns `len` bytes of a chunk to the kernel; they read as zeros afterwards. They must be free, and the pool must be
+/// locked.
 pub(super) fn release(index: usize, offset: usize, len: usize) {
     assert!(offset + len <= CHUNK);
     let chunk = CHUNKS[index].load(Ordering::Acquire);

@@ -4,11 +4,10 @@
 //! [`runs`](super::runs) of the chunks. Free memory in whole system pages can be returned to the kernel
 //! ([`purge_pool`]).
 //!
-//! The kernel zeroes the huge page of a chunk on first touch, which can take ten milliseconds in a virtual
-//! machine. To keep that off the command path, a background thread touches the next chunk when the last one
-//! is nearly full ([`prepare_chunk`]), if that costs less than 2 % of the pool. A chunk is *open* (blocks
-//! are allocated from it), *ready* (its memory is present) or *closed* (its memory was returned to the
-//! kernel).
+//! The kernel zeroes the huge page of a chunk on first touch, which can take ten milliseconds in a virtual machine. So
+//! that no command has to wait for this, a background thread touches the next chunk when the last one is nearly full
+//! ([`prepare_chunk`]), if a chunk is less than 2 % of the pool. A chunk is *open* (blocks are allocated from it),
+//! *ready* (its memory is present) or *closed* (its memory was returned to the kernel).
 //!
 //! Invariant: blocks in use never overlap. [`super::block`] relies on it.
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,9 +47,9 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
         last_futile_bytes: None,
     },
 });
-/// Bytes of blocks in use. Written under the pool's lock, read without it.
+/// Bytes of blocks in use. Written while the pool is locked, but read without the lock.
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Signalled when the pool has little room left.
+/// Signalled when the pool has little free memory left.
 static RUNS_LOW: Condvar = Condvar::new();
 
 #[derive(Debug)]
@@ -63,28 +62,28 @@ struct Pool {
     compaction: CompactionRound,
 }
 
-/// Whether to move blocks to lower chunks.
+/// The current round of compaction, which may move blocks to lower chunks.
 #[derive(Debug)]
 struct CompactionRound {
     is_active: bool,
     moved_bytes: usize,
-    /// Number of bytes in use when this round began.
+    /// Number of bytes in use when the current round began.
     used_bytes_at_start: usize,
-    /// Number of bytes in use at the start of a round that could not move anything. While the number is about the same,
-    /// another round would be futile too.
+    /// Number of bytes in use when a round began that could not move anything. Another round is futile until the number
+    /// has changed considerably.
     last_futile_bytes: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Chunk {
     open: bool,
-    /// Whether the kernel was told not to use a huge page for the chunk.
+    /// Whether the kernel was told not to use huge pages for the chunk.
     small_pages: bool,
     /// System pages that were returned to the kernel and have not been used since.
     released: BitSet,
 }
 
-/// How much memory the pool holds, in bytes.
+/// How much memory the pool uses, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolUsage {
     /// Bytes of blocks in use.
@@ -95,12 +94,12 @@ pub struct PoolUsage {
     pub ready_bytes: usize,
 }
 
-/// Allocates a block of this many granules and returns its first granule.
+/// Allocates a block of this many granules and returns the number of its first granule.
 pub(super) fn take_block(granules: usize) -> u32 {
     POOL.lock().take_block(granules)
 }
 
-/// Allocates a block in a lower chunk than that of granule `than`, if there is room.
+/// Allocates a block in a lower chunk than that of granule `than`, if one has room.
 pub(super) fn allocate_lower(than: u32, granules: usize) -> Option<u32> {
     let mut pool = POOL.lock();
     let found = pool.runs.allocate_below(than as usize / CHUNK_GRANULES, granules)?;
@@ -114,7 +113,7 @@ pub(super) fn free_block(granule: u32, granules: usize) {
     pool.runs.free_block(granule as usize / CHUNK_GRANULES, granule as usize % CHUNK_GRANULES, granules);
 }
 
-/// Returns the bytes of blocks in use. Takes no lock.
+/// Returns the bytes of blocks in use, without locking the pool.
 #[must_use]
 #[inline]
 pub fn pool_used_bytes() -> usize {
@@ -127,8 +126,8 @@ pub fn pool_usage() -> PoolUsage {
     POOL.lock().in_use()
 }
 
-/// Starts a round over all blocks. Returns whether movable blocks should move to lower chunks: only while
-/// more than 1/16 of the pool is free and the last such round achieved something.
+/// Starts a round over all blocks. Returns whether blocks should be moved to lower chunks: only if more than 1/16 of
+/// the pool is free and the last such round moved anything.
 pub(crate) fn begin_purge_round() -> bool {
     let mut pool = POOL.lock();
     let PoolUsage { used_bytes: taken, mapped_bytes: held, ready_bytes: ready } = pool.in_use();
@@ -154,20 +153,20 @@ pub(crate) fn is_moving_lower() -> bool {
     POOL.lock().compaction.is_active
 }
 
-/// Waits until the pool runs low and prepares its next chunk. A dedicated thread calls this in a loop;
-/// without it, the command that opens a chunk waits for the kernel.
+/// Waits until the pool has little free memory, and then prepares the next chunk. A dedicated thread calls this in a
+/// loop; otherwise the command that opens a chunk waits for the kernel.
 pub fn prepare_chunk() {
     let mut pool = POOL.lock();
     RUNS_LOW.wait_while(&mut pool, |pool| !pool.is_running_low());
     let index = pool.take_closed_chunk();
-    // Only this thread knows of the chunk, so it can be touched without the lock.
+    // Only this thread knows of the chunk, so touch it without holding the lock.
     MutexGuard::unlocked(&mut pool, || block::prefault(index));
     pool.chunks[index].released.clear();
     pool.ready_chunk = Some(index);
 }
 
-/// Returns completely free system pages to the kernel, for chunks `part` of `parts`: a step of a few hundred
-/// microseconds. Returns the number of bytes released.
+/// Returns free system pages to the kernel, in one of `parts` equal shares of the chunks, which takes a few hundred
+/// microseconds. Returns the number of released bytes.
 pub fn purge_pool(part: usize, parts: usize) -> usize {
     let count = POOL.lock().chunks.len();
     (0..count).filter(|index| index % parts == part).map(|index| POOL.lock().purge(index)).sum()
@@ -210,7 +209,7 @@ impl Pool {
         self.runs.open_chunk(index);
     }
 
-    /// Removes and returns a closed chunk; its memory may not be present.
+    /// Removes and returns a closed chunk. The kernel may have to allocate its memory again.
     fn take_closed_chunk(&mut self) -> usize {
         if let Some(index) = self.closed_chunks.first() {
             self.closed_chunks.remove(index);
@@ -265,8 +264,8 @@ impl Pool {
 }
 
 impl Chunk {
-    /// Tells the kernel whether to use a huge page for the chunk, if that changes. The first chunk never uses one, so
-    /// that a nearly empty server stays small.
+    /// Tells the kernel whether to use huge pages for the chunk, if that has changed. The first chunk never uses them,
+    /// so that a nearly empty server stays small.
     fn advise_small_pages(&mut self, index: usize, small: bool) {
         if index > 0 && self.small_pages != small {
             block::advise_large(index, !small);

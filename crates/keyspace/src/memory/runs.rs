@@ -1,42 +1,43 @@
 //! The free runs of the pool's open chunks, for best-fit allocation.
 //!
-//! A run is a maximal sequence of adjacent free granules in one chunk. A block comes from the shortest run
-//! that fits, and among equal ones from the lowest chunk. A freed block merges with the runs on both sides.
-//! So the runs that growing slots leave behind fit the next ones, and a block of three granules leaves no
+//! A run is a maximal sequence of adjacent free granules in one chunk. A block is allocated from the shortest run that
+//! fits, and among equally short ones from the lowest chunk. A freed block merges with the runs on both sides. The runs
+//! that growing slots leave behind therefore fit the next slots that grow, and a block of three granules leaves no
 //! hole.
 //!
-//! There is no list of runs. Each chunk has a bit per granule and, for each length, a bit mask of its 64
-//! parts in which such a run starts; the run itself is then found within the eight words of the part.
+//! There is no list of runs. Each chunk has a bit per granule and, for each length, a bit mask of those of its 64 parts
+//! in which a run of that length starts; the run itself is then found within the eight words of the part.
 //!
 //! Invariant: blocks in use never overlap. [`super::block`] relies on it.
 use super::bits::BitSet;
 use super::pool::{CHUNK_GRANULES, MAX_GRANULES, SYSTEM_PAGE_GRANULES};
 
 const WORDS: usize = CHUNK_GRANULES / 64;
-/// Number of padding words before a chunk's own words, so that scans need no bounds checks.
+/// Number of padding words before a chunk's words, so that scans need no bounds checks.
 const PADDING_BEFORE: usize = 1;
 const PADDING_AFTER: usize = LENGTHS / 64 + 1;
 const GRANULES_PER_PART: usize = CHUNK_GRANULES / 64;
-/// Number of run lengths that are told apart: 1 to 128 granules; the last one also stands for longer runs.
+/// Number of run lengths that are distinguished: 1 to 128 granules. The last one includes all longer runs.
 const LENGTHS: usize = MAX_GRANULES;
-/// Number of granules up to which a run is measured: enough to know the length class that remains after an allocation.
+/// Maximum number of granules up to which a run is measured. This suffices to know the length class of what remains
+/// after an allocation.
 const MAX_MEASURED: usize = 2 * LENGTHS;
 
 #[derive(Debug)]
 pub(super) struct Runs {
     chunks: Vec<Chunk>,
-    /// The chunks that have a run of a length, by length minus one.
+    /// The chunks that have a run of a given length, indexed by length minus one.
     chunks_with_run: [BitSet; LENGTHS],
-    /// Bit mask of the lengths that any chunk has.
+    /// Bit mask of the run lengths that exist in any chunk.
     length_mask: u128,
     free_words: usize,
 }
 
 #[derive(Debug)]
 struct Chunk {
-    /// One bit per free granule, with padding words that read as taken.
+    /// One bit per granule, set if it is free. The padding words count as taken.
     free: Box<[u64; PADDING_BEFORE + WORDS + PADDING_AFTER]>,
-    /// A bit mask per length (minus one), with a bit for each part in which such a run starts.
+    /// For each run length minus one, a bit mask of the parts in which such a run starts.
     parts: Box<[u64; LENGTHS]>,
 }
 
@@ -72,12 +73,12 @@ impl Runs {
         }
     }
 
-    /// Returns the approximate number of free granules; small holes are not counted.
+    /// Returns the approximate number of free granules. Small holes are not counted.
     pub(super) fn free_granules(&self) -> usize {
         self.free_words * 64
     }
 
-    /// Adds a chunk. Nothing is allocated from it until it is opened.
+    /// Adds a chunk, which is not used for allocations until it is opened.
     pub(super) fn add_chunk(&mut self) {
         let mut free = [0; PADDING_BEFORE + WORDS + PADDING_AFTER];
         free[PADDING_BEFORE..PADDING_BEFORE + WORDS].fill(u64::MAX);
@@ -115,7 +116,7 @@ impl Runs {
         Some((chunk, self.allocate_from(chunk, length, granules)))
     }
 
-    /// Allocates from the lowest chunk that fits, if it is below `limit`.
+    /// Allocates from the lowest chunk with a sufficient run, if that chunk is below `limit`.
     pub(super) fn allocate_below(&mut self, limit: usize, granules: usize) -> Option<(usize, usize)> {
         let first = |length: usize| {
             self.chunks_with_run[length].first().expect("a chunk is listed as having such a run")
@@ -124,7 +125,7 @@ impl Runs {
         (chunk < limit).then(|| (chunk, self.allocate_from(chunk, length, granules)))
     }
 
-    /// Returns the length classes of at least this many granules that some chunk has.
+    /// Returns the length classes of at least this many granules for which a run exists.
     fn lengths_from(&self, granules: usize) -> impl Iterator<Item = usize> + use<> {
         let some = |lengths: u128| (lengths != 0).then_some(lengths);
         let long_enough = self.length_mask >> (granules - 1) << (granules - 1);
@@ -144,7 +145,7 @@ impl Runs {
         run.start
     }
 
-    /// Frees granules that were allocated together.
+    /// Frees granules that were allocated as one block.
     pub(super) fn free_block(&mut self, chunk: usize, start: usize, granules: usize) {
         let given = FreeRun { start, len: granules };
         let here = &mut self.chunks[chunk];
@@ -163,7 +164,7 @@ impl Runs {
         self.length_mask |= 1 << length;
     }
 
-    /// Removes a run whose start or end changes from the search structures.
+    /// Removes a run from the search structures, before its start or end changes.
     fn unindex_run(&mut self, chunk: usize, run: FreeRun) {
         let (length, part) = (run.length_class(), run.part_index());
         let here = &mut self.chunks[chunk];
@@ -181,7 +182,8 @@ impl Runs {
 }
 
 impl Chunk {
-    /// Marks granules as free or as taken. Returns the number of words that are entirely free with this run.
+    /// Marks the granules of a run as free or taken. Returns the number of affected words that are entirely free while
+    /// the run is free.
     fn set(&mut self, run: FreeRun, free: bool) -> usize {
         let (mut at, mut whole) = (run.start, 0);
         while at < run.end() {
@@ -201,8 +203,8 @@ impl Chunk {
         const PART_WORDS: usize = GRANULES_PER_PART / 64;
         for word in part * PART_WORDS..(part + 1) * PART_WORDS {
             let mut starts = self.free[PADDING_BEFORE + word] & !self.preceded_by_free(word);
-            // This mask rules out most starts cheaply. A start that remains can still be wrong, because the end at that
-            // distance may belong to a second run.
+            // This mask excludes most starts cheaply. A remaining start can still be wrong, because the end at that
+            // distance may belong to another run.
             starts &= match length + 1 {
                 LENGTHS if self.free[PADDING_BEFORE + word + 1] == u64::MAX => u64::MAX,
                 LENGTHS => 0,
@@ -219,7 +221,7 @@ impl Chunk {
         None
     }
 
-    /// A bit for each of the 64 granules at `distance` after the word's first that is the first taken one
+    /// Returns a bit for each granule of the word, set if the granule at `distance` after it is the first taken granule
     /// after a run.
     #[inline]
     fn run_ends_at(&self, word: usize, distance: usize) -> u64 {
@@ -228,13 +230,13 @@ impl Chunk {
         ends(low) >> shift | ends(low + 1) << 1 << (63 - shift)
     }
 
-    /// A bit for each granule of a word that directly follows a free one.
+    /// Returns a bit for each granule of the word, set if the preceding granule is free.
     #[inline]
     fn preceded_by_free(&self, word: usize) -> u64 {
         self.free[PADDING_BEFORE + word] << 1 | self.free[PADDING_BEFORE + word - 1] >> 63
     }
 
-    /// Returns the free granules from `start` on, measured only up to [`MAX_MEASURED`].
+    /// Returns the run of free granules that starts at `start`, measured only up to [`MAX_MEASURED`].
     fn run_from(&self, start: usize) -> FreeRun {
         let (mut end, mut word) = (start, start / 64);
         while end < start + MAX_MEASURED {
@@ -249,7 +251,7 @@ impl Chunk {
         FreeRun { start, len: end - start }
     }
 
-    /// Returns the free granules directly before `end`.
+    /// Returns the run of free granules that ends at `end`.
     fn run_before(&self, end: usize) -> FreeRun {
         let mut start = end;
         while start > 0 {

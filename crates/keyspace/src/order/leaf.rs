@@ -1,23 +1,23 @@
 //! A leaf: ordered references with approximate scores.
 //!
-//! The score range of a leaf is divided into 2^16 parts of equal width. Elements in different parts are
-//! ordered without reading them; a search reads only the elements of its own part. Scores outside the range
-//! count to the first or last part, which is correct but slower until the range is recomputed.
+//! The score range of a leaf is divided into 2^16 parts of equal width. Elements in different parts are ordered without
+//! reading them, so a search reads only the elements in the same part as the searched score. Scores outside the range
+//! belong to the first or last part, which is correct but slower until the range is recomputed.
 
 use super::{ElementBoundary, ElementSource};
 use crate::overflow::count_overflow;
 
-/// Number of elements of a leaf, which then takes 376 bytes; the allocator's size class is 384.
+/// Maximum number of elements of a leaf. A full leaf takes 376 bytes, for which the allocator uses 384.
 pub(super) const LEAF_CAPACITY: usize = 60;
 
 #[derive(Debug)]
 pub(super) struct Leaf {
-    /// Start of the score range.
+    /// Lowest score of the range, as ordered bits.
     score_base: u64,
-    /// Width of one part of the range, as a power of two.
+    /// Base-2 logarithm of the width of each part of the range.
     shift: u8,
     len: u8,
-    /// The part of the range that each element belongs to. Unused places hold the maximum.
+    /// The part of the range to which each element belongs. Unused elements have the maximum value.
     score_parts: [u16; LEAF_CAPACITY],
     references: [u32; LEAF_CAPACITY],
 }
@@ -26,7 +26,7 @@ pub(super) struct Leaf {
 pub(super) const LEAF_HEAP_BYTES: usize = size_of::<Leaf>() + 48;
 
 impl Leaf {
-    /// Returns an empty leaf whose range starts at `base`.
+    /// Creates an empty leaf whose range starts at `base`.
     pub(super) fn new(base: u64) -> Self {
         count_overflow(LEAF_HEAP_BYTES, 0);
         Self {
@@ -67,7 +67,7 @@ impl Leaf {
             None => (0, self.len()),
             Some(bits) => {
                 let part = self.score_part(bits);
-                // Count without branches, in one pass over two cache lines.
+                // Count without branches, reading two cache lines.
                 let below = self.score_parts.iter().filter(|other| **other < part).count();
                 let upto = self.score_parts.iter().filter(|other| **other <= part).count();
                 (below, upto.min(self.len()))
@@ -86,7 +86,7 @@ impl Leaf {
         self.score_parts[index] = self.score_part(bits);
         self.len += 1;
         if bits < self.score_base || bits > self.score_end() {
-            // Double the range so that elements arriving in order do not all fall into the last part.
+            // Double the range, so that elements arriving in order do not all belong to the last part.
             let first = of.score_bits(self.references[0]);
             let last = of.score_bits(self.references[len]);
             let more = last - first;
@@ -106,7 +106,7 @@ impl Leaf {
         self.len -= 1;
     }
 
-    /// Moves the elements from `index` on, at least one, to a new leaf.
+    /// Moves the elements starting at `index`, of which there must be one, to a new leaf.
     pub(super) fn split_off(&mut self, index: usize, of: &impl ElementSource) -> Box<Self> {
         self.references().iter().for_each(|&reference| of.prefetch(reference));
         let border = of.score_bits(self.references[index]);
@@ -121,7 +121,7 @@ impl Leaf {
         right
     }
 
-    /// Takes over all elements of the next leaf. They must fit.
+    /// Adds all elements of the next leaf, which must fit.
     pub(super) fn append(&mut self, right: &Self, of: &impl ElementSource) {
         let (len, more) = (self.len(), right.len());
         self.references[len..len + more].copy_from_slice(right.references());
@@ -129,7 +129,7 @@ impl Leaf {
         self.set_range(self.score_base.min(right.score_base), self.score_end().max(right.score_end()), of);
     }
 
-    /// Recomputes the range. Scores outside it remain correct.
+    /// Recomputes the parts for a new range. Scores outside it are still ordered correctly.
     fn set_range(&mut self, base: u64, top: u64, of: &impl ElementSource) {
         let width = top - base;
         self.score_base = base;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Elements by reference: score and name.
+/// The score and name of each element, indexed by reference.
 #[derive(Default)]
 struct Store(RefCell<Vec<(u64, Vec<u8>)>>);
 
@@ -23,7 +23,7 @@ impl ElementSource for Read<'_> {
     fn prefetch(&self, _: u32) {}
 }
 
-/// A test step: set or remove a member, or move entries.
+/// A test step: sets or removes a member, or moves entries.
 #[derive(Debug, Clone)]
 enum Step {
     Set(u64, u16),
@@ -32,7 +32,7 @@ enum Step {
     Move(u16),
 }
 
-/// Generates few distinct scores, many, ascending ones, or extremes, depending on `kind`.
+/// Generates few distinct, many distinct, ascending or extreme scores, depending on `kind`.
 fn scores(kind: u8) -> BoxedStrategy<u64> {
     match kind {
         0 => (0u64..3).boxed(),
@@ -83,7 +83,7 @@ impl TreeAndReference {
         self.reference.remove(&store[reference as usize]);
     }
 
-    /// Changes an element's reference, as page compaction does.
+    /// Changes the reference of an element, as compacting its page does.
     fn change_reference(&mut self, name: &[u8]) {
         let Some(&from) = self.references.get(name) else { return };
         let (bits, position) = {
@@ -92,7 +92,7 @@ impl TreeAndReference {
         };
         let to = self.put(bits, name);
         self.tree.replace_reference(&position, from, to);
-        // The old reference must not be read any more.
+        // Make reading the old reference an error.
         self.store.0.borrow_mut()[from as usize] = (u64::MAX / 2, b"gone".to_vec());
     }
 
@@ -190,7 +190,7 @@ proptest! {
     }
 }
 
-/// Elements that arrive in ascending or descending order must fill the leaves.
+/// If elements are inserted in ascending or descending order, the leaves must be full.
 #[test]
 fn ordered_inserts_fill_leaves() {
     for rising in [true, false] {

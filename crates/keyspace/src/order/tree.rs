@@ -1,9 +1,8 @@
 //! The inner nodes above the leaves.
 //!
-//! An inner node has up to [`MAX_CHILDREN`] children and stores the first element and element count of each. All
-//! leaves have equal depth. A full leaf is split; at either end of the tree the new leaf gets only the new
-//! element, so elements arriving in order fill leaves completely. A nearly empty node merges with a
-//! neighbour.
+//! An inner node has up to [`MAX_CHILDREN`] children, and the first element and element count of each. All leaves have
+//! equal depth. A full leaf is split; at either end of the tree the new leaf gets only the new element, so inserting
+//! elements in order fills the leaves completely. A nearly empty node is merged with a neighbour.
 
 use std::ops::Range;
 
@@ -13,7 +12,7 @@ use super::leaf::{LEAF_CAPACITY, LEAF_HEAP_BYTES, Leaf};
 use super::{ElementBoundary, ElementSource};
 
 const MAX_CHILDREN: usize = 48;
-/// Neighbours merge when one is filled to less than a quarter and both together to at most three quarters.
+/// Two neighbours are merged if one is less than a quarter full and both together are at most three quarters full.
 const MIN_FILL_DIVISOR: usize = 4;
 const MAX_MERGED_FILL: (usize, usize) = (3, 4);
 
@@ -26,7 +25,7 @@ enum Node {
 /// A node with its first element and element count.
 #[derive(Debug)]
 struct Child {
-    /// The score of its first element.
+    /// The score of the node's first element, as ordered bits.
     score_bits: u64,
     /// Reference of the node's first element, or any value in an empty root.
     first_element: u32,
@@ -34,7 +33,7 @@ struct Child {
     node: Node,
 }
 
-/// The elements in order.
+/// All elements of a sorted set, in order.
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: Child,
@@ -44,7 +43,7 @@ pub(crate) struct Tree {
 #[derive(Debug)]
 pub(crate) struct Position(SmallVec<[u8; 8]>);
 
-/// An element to be inserted, and whether it goes to the end of the tree.
+/// An element to be inserted, and whether it becomes the last of the tree.
 struct NewElement<'a> {
     reference: u32,
     score_bits: u64,
@@ -165,7 +164,7 @@ impl Tree {
         }
     }
 
-    /// Visits the elements with these ranks, ascending or descending, until `visit` returns false.
+    /// Visits the elements whose ranks are in a range, ascending or descending, until `visit` returns false.
     pub(crate) fn visit(
         &self,
         ranks: Range<usize>,
@@ -183,7 +182,7 @@ impl Tree {
         });
     }
 
-    /// Visits the elements with these ranks in runs; each run is in order.
+    /// Visits the elements whose ranks are in a range, as ordered slices of references.
     pub(crate) fn visit_runs(
         &self,
         ranks: Range<usize>,
@@ -207,7 +206,7 @@ impl Tree {
     }
 }
 
-/// Returns the child to search for the boundary: the last whose first element lies before it, or the first child.
+/// Returns the last child whose first element lies before the boundary, or the first child.
 #[inline]
 fn child_at(children: &[Child], cut: &ElementBoundary<'_>, of: &impl ElementSource) -> usize {
     children
@@ -249,9 +248,9 @@ impl Child {
         Self { score_bits: bits, first_element: reference, len: 1, node: Node::Leaf(leaf) }
     }
 
-    /// Inserts an element. Returns the new node after this one if the node was split.
+    /// Inserts an element. If the node was split, returns the new node after it.
     fn add(&mut self, new: &NewElement<'_>, ends: NodeEdges, of: &impl ElementSource) -> Option<Self> {
-        // An element that sorts before the first one goes to the first child.
+        // An element that sorts before all others goes to the first child.
         let leads = !new.is_last && !new.boundary.is_after(self.score_bits, || of.name(self.first_element));
         self.len += 1;
         let right = match &mut self.node {
@@ -303,7 +302,7 @@ impl Child {
         }
     }
 
-    /// Takes over the contents of the next node.
+    /// Adds the contents of the next node.
     fn append(&mut self, right: Self, of: &impl ElementSource) {
         self.len += right.len;
         match (&mut self.node, right.node) {
@@ -363,10 +362,10 @@ fn add_to_leaf(
     })
 }
 
-/// Inserts a child. Returns the new node after this one if the node was split.
+/// Inserts a child. If the node was split, returns the new node after it.
 fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: NodeEdges) -> Option<Child> {
     if children.len() == children.capacity() {
-        // Grow by half, because sets of some hundred members have only a few leaves.
+        // Grow by half instead of doubling, because sets of some hundred members have only a few leaves.
         children.reserve_exact((children.len() / 2).clamp(2, MAX_CHILDREN + 1));
     }
     children.insert(index, child);
@@ -384,7 +383,7 @@ fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: NodeEd
     Some(Child { score_bits: bits, first_element: first, len, node: Node::Inner(right) })
 }
 
-/// Called after a removal: drops an empty child, or merges a nearly empty child with a neighbour.
+/// Drops a child that became empty by a removal, or merges a nearly empty one with a neighbour.
 fn merge_after_removal(children: &mut Vec<Child>, index: usize, of: &impl ElementSource) {
     if children[index].len == 0 {
         children.remove(index);

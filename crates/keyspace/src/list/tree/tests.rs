@@ -28,7 +28,7 @@ fn all_elements(tree: &Tree) -> ReferenceList {
     seen
 }
 
-/// Checks the recorded sizes and returns the height of the tree.
+/// Checks the sizes recorded in all nodes, and returns the height of the tree.
 fn check_sizes(tree: &Tree) -> usize {
     for held in tree.tree.iter() {
         let segment = &*held.segment;
@@ -116,7 +116,7 @@ fn random_step(choices: &mut RandomChoices, tree: &mut Tree, twin: &mut Referenc
     }
 }
 
-/// Applies the same operations to the tree and to a deque. Copies taken in between must not change.
+/// Applies the same operations to the tree and to a deque. Copies of the tree taken in between must not change.
 #[test]
 fn list_tree_matches_deque_and_copies_are_unaffected() {
     for seed in 1..12u64 {
@@ -146,7 +146,7 @@ fn list_tree_matches_deque_and_copies_are_unaffected() {
     }
 }
 
-/// Inserting at one place must keep the tree low and its nodes filled.
+/// If all elements are inserted at the same position, the tree must stay low and its nodes filled.
 #[test]
 fn list_tree_stays_low_wherever_it_grows() {
     for end in [0usize, 1, 500, usize::MAX] {

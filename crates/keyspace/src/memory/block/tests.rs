@@ -61,7 +61,7 @@ fn blocks_move_to_lower_chunks_while_useful() {
     purge_pool(0, 1);
     let PoolUsage { used_bytes: taken, mapped_bytes: resident, .. } = pool_usage();
     assert!(resident <= taken + CHUNK, "the upper half is given back: {resident} for {taken}");
-    // Now every second line is free, which is too small a hole for larger blocks.
+    // Every second cache line is free now, which is too little for larger blocks.
     let lines: Vec<CacheLinePair> =
         (0..20 * CHUNK / CacheLinePair::LEN).map(|_| CacheLinePair::new()).collect();
     let lines: Vec<CacheLinePair> =
@@ -103,7 +103,7 @@ fn next_chunk_is_prepared_when_pool_runs_low() {
     assert!(again.iter().enumerate().all(|(number, block)| block.bytes()[0] == number as u8));
 }
 
-/// A block of maximum size, filled with the low byte of `number`.
+/// Returns a block of maximum size, filled with the low byte of `number`.
 fn filled_block(number: usize) -> Block {
     let mut block = Block::new(Block::MAX_BLOCK_BYTES);
     block.bytes_mut().fill(number as u8);

@@ -23,7 +23,7 @@ impl Random {
 
 struct ReferenceRuns {
     runs: Runs,
-    /// Whether each granule is free, per chunk.
+    /// For each chunk, whether each granule is free.
     free: Vec<Vec<bool>>,
     allocated: Vec<(usize, FreeRun)>,
 }
@@ -45,7 +45,7 @@ impl ReferenceRuns {
         }
     }
 
-    /// Returns the length class, chunk and start of the best fit.
+    /// Returns the length class, chunk and start of the best fitting run.
     fn best_fit(&self, granules: usize) -> Option<(usize, usize)> {
         let all = (0..self.free.len())
             .flat_map(|chunk| runs_in(&self.free[chunk]).into_iter().map(move |run| (run, chunk)));
@@ -87,7 +87,7 @@ impl ReferenceRuns {
         self.mark(chunk, run, true);
     }
 
-    /// Checks that the search finds exactly the existing runs.
+    /// Checks that searching finds exactly the existing runs.
     fn check_equal(&self) {
         let (mut lengths, mut whole) = (0, 0);
         for (chunk, free) in self.free.iter().enumerate() {
