@@ -16,7 +16,7 @@ use crate::large::Large;
 use crate::packed::{self, PackedBuilder, PackedValue, Shape};
 use crate::value::PartElements;
 
-/// The fields of a hash, each of which has a value and may expire.
+/// Defines hashes as collections of fields, each of which has a value and may expire.
 #[derive(Debug)]
 pub(crate) struct HashFields;
 

@@ -1,15 +1,15 @@
 //! The layout of a page: entries back to back in one pool block.
 //!
 //! ```text
-//!  0     2      4          10
+//! 0     2      4          10
 //! +-----+------+----------+---------+---------+-----+------------+
 //! | end | dead | earliest | entry   | entry   | ... | free       |
 //! +-----+------+----------+---------+---------+-----+------------+
-//!  u16   u16    48 bits                             ^ end
+//! u16   u16    48 bits                             ^ end
 //! ```
 //!
-//! `dead_bytes` counts the bytes of dead entries. `earliest_expiry` is a lower bound of the entries' expiry times: the
-//! expiry index costs these six bytes per page.
+//! `dead` is the number of bytes of dead entries. `earliest` is a lower bound of the entries' expiry times; these six
+//! bytes per page are all that the expiry index costs.
 
 use clock::Millis;
 
@@ -17,7 +17,7 @@ use crate::entry::{Header, STATE_DEAD, read_time, write_time};
 
 pub(crate) const HEADER_LEN: usize = 10;
 const EARLIEST_EXPIRY_OFFSET: usize = 4;
-/// Value of `earliest_expiry` for a page without expiring entries.
+/// Expiry bound of a page without expiring entries.
 pub(crate) const NO_EXPIRY: Millis = Millis((1 << 47) - 1);
 
 pub(crate) fn format(page: &mut [u8]) {
@@ -44,7 +44,7 @@ pub(crate) fn set_dead_bytes(page: &mut [u8], dead: usize) {
     page[2..4].copy_from_slice(&(dead as u16).to_le_bytes());
 }
 
-/// Returns the bytes of live or kept entries.
+/// Returns the bytes of all entries that are not dead.
 pub(crate) fn live_bytes(page: &[u8]) -> usize {
     entries_end(page) - HEADER_LEN - dead_bytes(page)
 }
@@ -64,7 +64,7 @@ pub(crate) fn set_earliest_expiry(page: &mut [u8], time: Millis) {
     write_time(page, EARLIEST_EXPIRY_OFFSET, time);
 }
 
-/// Iterates over the entries from `at` on that are not dead, with their headers.
+/// Iterates over the entries at offset `at` or later that are not dead, with their headers.
 pub(crate) fn entries(page: &[u8], at: usize) -> impl Iterator<Item = (usize, Header)> + '_ {
     let mut at = at;
     std::iter::from_fn(move || {

@@ -1,9 +1,9 @@
 //! The pages of an entry store, and entry references.
 //!
-//! A reference is a page number and, in its low 12 bits, half the offset in the page (entries have even
-//! lengths). A store therefore addresses 2^20 pages of at most 8 KB, 8 GB in total. To never reach that
-//! limit, a store counts as crowded from half of it and as full from three quarters ([`FillLevel`]), and the
-//! server rejects commands that would grow it.
+//! A reference is a page number and, in its low 12 bits, half the offset in the page (entries have even lengths). A
+//! store can therefore have 2^20 pages of at most 8 KB, 8 GB in total. So that this limit is never reached, a store is
+//! crowded when it is half full, and full at three quarters ([`FillLevel`]); the server then rejects commands that
+//! would grow it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -18,33 +18,33 @@ use crate::page;
 use crate::purge::PAGES_PER_LOCK;
 
 const OFFSET_BITS: u32 = 12;
-/// Bytes prefetched of a page before a sequential read; the hardware prefetcher does the rest.
+/// Number of bytes of a page to prefetch before a sequential read. The hardware prefetcher loads the rest.
 const PREFETCH_BYTES: usize = 512;
 const ADDRESSABLE_PAGES: usize = 1 << (32 - OFFSET_BITS);
-/// Number of page numbers that a search for a free number probes at each of 1 + `EXTRA_SEARCHES` positions.
+/// Number of page numbers that are probed at each of 1 + `EXTRA_SEARCHES` positions when a free number is searched.
 const SEARCH_LIMIT: usize = 64;
 const EXTRA_SEARCHES: usize = 3;
 
 /// Maximum number of pages per store; lowered by tests.
 static MAX_PAGES: AtomicUsize = AtomicUsize::new(ADDRESSABLE_PAGES);
-/// Whether any store was ever crowded.
+/// Whether any store of this process was ever crowded.
 static EVER_CROWDED: AtomicBool = AtomicBool::new(false);
 /// Position where the next search for a free page number starts.
 static NEXT_SEARCH_START: AtomicUsize = AtomicUsize::new(0);
 
-/// Limits the number of pages per store in this process, for tests.
+/// Sets the maximum number of pages per store in this process, for tests.
 pub fn limit_pages(most: usize) {
     MAX_PAGES.store(most.min(ADDRESSABLE_PAGES), Ordering::Relaxed);
 }
 
-/// Returns the bytes of small values in one slot above which [`Table::load`](crate::Table::load) certainly finds it
-/// full. It may find it full earlier, because pages have unused bytes.
+/// Returns the total bytes of small values above which a slot is certainly full for
+/// [`Table::load`](crate::Table::load). A slot may be full earlier, because pages have unused bytes.
 #[must_use]
 pub fn slot_capacity() -> u64 {
     (MAX_PAGES.load(Ordering::Relaxed) * 3 / 4 * Block::MAX_BLOCK_BYTES) as u64
 }
 
-/// Returns whether any store of this process was ever crowded. While false, callers can skip checking [`FillLevel`].
+/// Returns whether any store of this process was ever crowded. If not, callers need not check the [`FillLevel`].
 #[must_use]
 #[inline]
 pub fn was_ever_crowded() -> bool {
@@ -58,8 +58,8 @@ pub enum FillLevel {
     Free,
     /// The store is at least half full and should not grow.
     Crowded,
-    /// The store is more than three quarters full. New values go to overflow whatever their size; the remaining room is
-    /// for pinned entries and size changes.
+    /// The store is at least three quarters full. New values are stored outside the pages whatever their size; the
+    /// remaining pages are for pinned entries and for entries that change their size.
     Full,
 }
 
@@ -73,8 +73,8 @@ pub(crate) fn split(reference: u32) -> (usize, usize) {
     ((reference >> OFFSET_BITS) as usize, (reference & ((1 << OFFSET_BITS) - 1)) as usize * 2)
 }
 
-/// Rounds a length up to one that blocks have: short blocks in steps of a granule, others in steps of two, like index
-/// lines. Blocks that growing pages free then fit other pages.
+/// Rounds a length up to a block length. Short blocks have any number of granules, longer ones an even number, like
+/// index lines. Blocks that growing pages leave behind therefore fit other pages.
 pub(crate) fn round_up_len(len: usize) -> usize {
     const SHORT_PAGE_BYTES: usize = 4 * Block::MIN_BLOCK_BYTES;
     len.next_multiple_of(if len <= SHORT_PAGE_BYTES {
@@ -84,14 +84,14 @@ pub(crate) fn round_up_len(len: usize) -> usize {
     })
 }
 
-/// The pages of a store by number. Numbers without a page are reused.
+/// The pages of a store by number. The numbers of freed pages are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     blocks: SmallVec<[Option<Block>; 3]>,
 }
 
 impl Pages {
-    /// Returns the number of page numbers in use or reusable.
+    /// Returns the number of page numbers, used or free.
     pub(crate) fn count(&self) -> usize {
         self.blocks.len()
     }
@@ -114,7 +114,7 @@ impl Pages {
         Some(self.blocks.get_mut(number)?.as_mut()?.bytes_mut())
     }
 
-    /// Returns the size of the page, without touching the page.
+    /// Returns the size of the page in bytes, without reading the page; `None` if it does not exist.
     pub(crate) fn size_if(&self, number: usize) -> Option<usize> {
         Some(self.blocks.get(number)?.as_ref()?.len())
     }
@@ -143,7 +143,7 @@ impl Pages {
         }
     }
 
-    /// Prefetches the start of a page; the hardware prefetcher does the rest.
+    /// Prefetches the start of a page. The hardware prefetcher loads the rest.
     pub(crate) fn prefetch_page(&self, number: usize) {
         if let Some(Some(block)) = self.blocks.get(number) {
             (0..block.len().min(PREFETCH_BYTES)).step_by(64).for_each(|at| block.prefetch(at));
@@ -156,7 +156,7 @@ impl Pages {
         }
     }
 
-    /// Detaches a page, to work on it and on other pages together.
+    /// Takes a page out of the list, so that it can be modified together with other pages.
     pub(crate) fn take_page(&mut self, number: usize) -> Block {
         self.blocks[number].take().expect("a page that is referred to is there")
     }
@@ -165,7 +165,7 @@ impl Pages {
         self.blocks[number] = Some(block);
     }
 
-    /// Adds an empty page of `len` bytes with a number of at least `from`.
+    /// Adds an empty page of `len` bytes. Its number is at least `from`.
     pub(crate) fn add(&mut self, len: usize, from: usize) -> usize {
         let mut block = Block::new(len);
         page::format(block.bytes_mut());
@@ -188,8 +188,8 @@ impl Pages {
         }
     }
 
-    /// Finds a free page number of at least `from` by probing the first numbers and some elsewhere. The
-    /// positions rotate, so if many numbers are free, one is soon found and their count stays small.
+    /// Finds a free page number of at least `from` by probing the lowest numbers and some others. The other positions
+    /// change with each call, so free numbers are found before there are many of them.
     fn unused_number(&self, from: usize) -> Option<usize> {
         let numbers = self.blocks.len().saturating_sub(from);
         let turn = NEXT_SEARCH_START.fetch_add(1, Ordering::Relaxed) * EXTRA_SEARCHES;
@@ -201,7 +201,7 @@ impl Pages {
         })
     }
 
-    /// Returns how full the addressable page list is.
+    /// Returns how full the page list is compared to its maximum length.
     #[inline]
     pub(crate) fn fill_level(&self) -> FillLevel {
         let (pages, most) = (self.blocks.len() * 4, MAX_PAGES.load(Ordering::Relaxed));
@@ -229,7 +229,7 @@ impl Pages {
         }
     }
 
-    /// Frees a page and truncates free numbers at the end of the list.
+    /// Frees a page, and removes free numbers from the end of the page list.
     pub(crate) fn free(&mut self, number: usize) {
         self.blocks[number] = None;
         while matches!(self.blocks.last(), Some(None)) {
@@ -252,8 +252,8 @@ impl Pages {
         if self.blocks.spilled() { self.blocks.capacity() * size_of::<Option<Block>>() } else { 0 }
     }
 
-    /// Moves one chunk of the pages to lower addresses of the pool, if there is room. Returns whether more
-    /// chunks follow.
+    /// Moves the pages in chunk `part` to lower addresses of the pool if there is room. Returns whether more chunks
+    /// follow.
     pub(crate) fn move_lower(&mut self, part: usize) -> bool {
         let some = self.blocks.iter_mut().skip(part * PAGES_PER_LOCK).take(PAGES_PER_LOCK);
         some.flatten().for_each(Block::move_lower);
@@ -261,7 +261,7 @@ impl Pages {
     }
 }
 
-/// Access to entry keys by reference, for the index.
+/// Reads entry keys by reference, for the index.
 pub(crate) struct EntryKeys<'a, V: OverflowValue> {
     pub(crate) pages: &'a Pages,
     pub(crate) store: Option<&'a RecordStore<V>>,
@@ -331,8 +331,8 @@ impl<V: OverflowValue> HashSource for EntryKeys<'_, V> {
 mod tests {
     use super::*;
 
-    /// Regression test: searching only the lowest numbers made the list grow forever when pages in the middle
-    /// came and went.
+    /// Regression test: when only the lowest numbers were searched, the list grew forever as pages in the middle were
+    /// freed and allocated.
     #[test]
     fn free_page_numbers_are_reused() {
         let mut pages = Pages::default();

@@ -1,4 +1,4 @@
-//! A slot that was locked while a batch was prefetched, before the command that uses it runs.
+//! A slot that was locked when a batch was prefetched, before the command that uses the slot runs.
 
 use parking_lot::MutexGuard;
 
@@ -6,16 +6,16 @@ use crate::key::Key;
 use crate::large::Collection;
 use crate::slot::SlotData;
 
-/// A slot that has been locked since one of its keys was prefetched. A thread that holds one must not wait
-/// for another slot.
+/// A slot that was locked to prefetch one of its keys and is still locked. A thread that has one must not wait for
+/// another slot.
 #[derive(Debug)]
 pub struct PrefetchedSlot<'k> {
     pub(crate) data: MutexGuard<'k, SlotData>,
     pub(crate) probable_entry: Option<ProbableEntry>,
 }
 
-/// The entry that a key most likely has according to the index, which is nearly always right. Valid until the slot
-/// changes.
+/// The entry that most likely belongs to a key, according to the index. The guess is nearly always right, and usable
+/// until the slot changes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProbableEntry {
     pub(crate) db: u16,
@@ -23,7 +23,7 @@ pub(crate) struct ProbableEntry {
 }
 
 impl ProbableEntry {
-    /// Prefetches the entry that a key most likely has.
+    /// Prefetches the entry that most likely belongs to the key.
     #[inline]
     pub(crate) fn prefetch(data: &SlotData, db: u16, key: &Key<'_>) -> Option<Self> {
         let reference = data.table_if(db)?.entries.prefetch_entry(key.hash)?;
@@ -38,8 +38,8 @@ impl PrefetchedSlot<'_> {
         self.probable_entry = ProbableEntry::prefetch(&self.data, db, key);
     }
 
-    /// Prefetches the index lines of the elements that a command names (fourth pass), if the value is large, and before
-    /// that the segments leading to these lines. Returns whether the value is large.
+    /// Prefetches the index lines of the elements that a command names (fourth pass of a batch) if the value is large,
+    /// and before that the segments that contain these lines. Returns whether the value is large.
     pub fn prefetch_element_indexes(
         &self,
         db: u16,
@@ -54,7 +54,7 @@ impl PrefetchedSlot<'_> {
         large.is_some()
     }
 
-    /// Prefetches the elements that a command names (fifth pass).
+    /// Prefetches the elements that a command names (fifth pass of a batch).
     pub fn prefetch_elements(&self, db: u16, key: &Key<'_>, parts: impl Iterator<Item = u64>) {
         if let Some(large) = self.large_collection(db, key) {
             parts.for_each(|part| {

@@ -1,12 +1,12 @@
-//! Per-slot summaries that are readable without the slot locks: key counts and the next expiry.
+//! Per-slot summaries that can be read without locking the slot: key counts and the next expiry.
 //!
-//! A slot publishes its changes when it is unlocked. A global lower bound of all expiry times lets the expiry
-//! thread sleep without polling 16384 slots. A slot whose time moves earlier lowers the bound; a slot whose
-//! time moves later leaves it; a scan over all slots recomputes it.
+//! A slot publishes its changes when it is unlocked. A global lower bound of all expiry times lets the expiry thread
+//! sleep without polling 16384 slots. When a slot's next expiry becomes earlier, the bound is lowered; when it becomes
+//! later, the bound stays; a scan over all slots recomputes the bound.
 //!
-//! A scan that races with a publishing slot must not miss its time. The slot writes its own time and then
-//! reads the bound; the scan writes the bound and then reads the slots' times; each has a fence between. So
-//! at least one of them sees the other's write, and both only lower the bound.
+//! A scan must not miss the time of a slot that is published during the scan. The slot writes its own time and then
+//! reads the bound; the scan writes the bound and then reads the slots' times; each has a fence between its write and
+//! its read. So at least one of them sees the other's write, and both only lower the bound.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering, fence};
@@ -25,7 +25,7 @@ pub(crate) struct SlotSummary {
     pub(crate) volatile: u32,
     /// Number of keys whose values have expiring elements, in all databases.
     pub(crate) keys_with_element_expiry: u32,
-    /// Lower bound of the next expiry of any key or element.
+    /// Lower bound of the time at which the next key or element of the slot expires.
     pub(crate) next_expiry: Millis,
 }
 
@@ -36,20 +36,20 @@ impl SlotSummary {
     }
 }
 
-/// The summaries of all slots, each as of its last unlock.
+/// The summaries of all slots, each as it was when the slot was last unlocked.
 pub(crate) struct PublishedSummaries {
     /// Number of keys in database 0, by slot.
     pub(crate) keys: Box<[AtomicU32]>,
     pub(crate) other_database_keys: Box<[AtomicU32]>,
-    /// Slots that hold keys of any database.
+    /// Slots that contain keys of any database.
     pub(crate) non_empty_slots: AtomicSlotSet,
     /// Number of keys with an expiry in all databases, by slot.
     pub(crate) volatile: Box<[AtomicU32]>,
     /// Number of keys whose values have expiring elements, in all slots and databases.
     pub(crate) keys_with_element_expiry: AtomicUsize,
-    /// Lower bound of the next expiry in milliseconds, by slot.
+    /// Lower bound of the next expiry time in milliseconds, by slot.
     next_expiry: Box<[AtomicI64]>,
-    /// Lower bound of the next expiry over all slots, in milliseconds.
+    /// Lower bound of the next expiry time over all slots, in milliseconds.
     next_due: AtomicI64,
     on_earlier_expiry_callback: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -77,7 +77,8 @@ impl std::fmt::Debug for PublishedSummaries {
 }
 
 impl PublishedSummaries {
-    /// Writes only changed fields, so that cache lines are not transferred needlessly.
+    /// Publishes the changed fields. Unchanged fields are not written, so that their cache lines stay shared between
+    /// cores.
     #[inline]
     pub(crate) fn publish(&self, slot: Slot, new: SlotSummary, old: SlotSummary) {
         let index = slot.index();
@@ -91,7 +92,7 @@ impl PublishedSummaries {
             self.non_empty_slots.set(slot, !new.is_empty());
         }
         if new.keys_with_element_expiry != old.keys_with_element_expiry {
-            // The sum may wrap around; it is right once all threads have added their changes.
+            // The sum may wrap around temporarily; it is correct once all threads have added their changes.
             let change =
                 (new.keys_with_element_expiry as usize).wrapping_sub(old.keys_with_element_expiry as usize);
             self.keys_with_element_expiry.fetch_add(change, Ordering::Relaxed);
@@ -119,8 +120,8 @@ impl PublishedSummaries {
         Millis(self.next_due.load(Ordering::Relaxed))
     }
 
-    /// Returns the slots with due expiries, by checking every slot. Due slots also count for the next time, because
-    /// they may not be processed.
+    /// Returns the slots with due expiries by checking every slot. The times of these slots are included in the new
+    /// bound, because the caller may not process all of them.
     pub(crate) fn slots_with_expiries_due(&self, now: Millis) -> Vec<Slot> {
         self.next_due.store(page::NO_EXPIRY.0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(50), 1));
         published.publish(slot(9), summary_due_at(40), EMPTY_SLOT);
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(40), 2));
-        // A later time does not raise the bound until the next scan.
+        // When a time becomes later, the bound is not raised until the next scan.
         published.publish(slot(9), summary_due_at(70), summary_due_at(40));
         assert_eq!(published.next_due(), Millis(40));
         assert_eq!(published.slots_with_expiries_due(Millis(55)), [slot(7)]);
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(60), 2));
     }
 
-    /// However a scan and new times interleave, no slot's time is below the bound afterwards.
+    /// A time that is published during a scan must not be above the bound afterwards.
     #[test]
     fn concurrent_scan_does_not_miss_an_earlier_expiry() {
         const ITERATIONS: i64 = 20_000;

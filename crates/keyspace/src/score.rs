@@ -1,12 +1,12 @@
 //! Scores of sorted sets: their ordering and compact encoding.
 //!
-//! A score is any double but NaN. Most are small integers and take one, two or four bytes; decoding returns
-//! the identical bits.
+//! A score is any double except NaN. Most scores are small integers and take one, two or four bytes. Decoding returns
+//! exactly the encoded bits.
 
 /// Maximum length of an encoded score in bytes.
 pub(crate) const MAX_LEN: usize = 8;
 
-/// A score encoded in the shortest form that has at least a given length.
+/// A score in its shortest encoding that has at least a given length.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EncodedScore {
     bytes: [u8; MAX_LEN],
@@ -14,11 +14,11 @@ pub(crate) struct EncodedScore {
 }
 
 impl EncodedScore {
-    /// Encodes the score in at least `least` bytes; lengths are 1, 2, 4 and 8.
+    /// Encodes the score in at least `least` bytes. The encoded length is 1, 2, 4 or 8.
     #[inline]
     pub(crate) fn new(score: f64, least: usize) -> Self {
         let whole = score as i32;
-        // Negative zero is not encoded as an integer, because its sign would be lost.
+        // Negative zero must not be encoded as an integer, which would lose the sign.
         let is_whole = f64::from(whole).to_bits() == score.to_bits();
         let len = match whole {
             _ if !is_whole => MAX_LEN,
@@ -47,7 +47,7 @@ pub(crate) fn read(bytes: &[u8]) -> f64 {
     }
 }
 
-/// Returns an integer with the ordering of the score. Positive and negative zero give equal integers.
+/// Maps the score to an integer with the same ordering. Positive and negative zero give equal integers.
 #[inline]
 pub(crate) fn order_bits(score: f64) -> u64 {
     let bits = (score + 0.0).to_bits();

@@ -1,8 +1,8 @@
 //! Sets.
 //!
-//! A small set is packed ([`members`]): sorted integers, or strings in insertion order. A larger one stores
-//! its members as entries of their own store ([`crate::fields`]) without values. OBJECT ENCODING follows
-//! Redis's thresholds, independently of this representation.
+//! A small set is packed ([`members`]): sorted integers, or strings in insertion order. In a larger one, each member is
+//! an entry without a value in the set's own store ([`crate::fields`]). OBJECT ENCODING follows Redis's thresholds,
+//! independently of this representation.
 mod builder;
 mod editing;
 pub(crate) mod members;
@@ -17,7 +17,7 @@ pub use builder::SetBuilder;
 use members::PackedMembers;
 pub use members::{Digits, SetMember};
 
-/// The members of a large set: names without values.
+/// Defines sets as collections of fields: members are names without values.
 #[derive(Debug)]
 pub(crate) struct SetFields;
 
@@ -78,7 +78,8 @@ impl<'a> SetRef<'a> {
         }
     }
 
-    /// Like [`Self::contains`], for callers that have the member's hash ([`crate::Keyspace::hash_element_name`]).
+    /// Like [`Self::contains`], for callers that already have the member's hash
+    /// ([`crate::Keyspace::hash_element_name`]).
     #[must_use]
     #[inline]
     pub fn contains_hashed(&self, member: &[u8], hash: u64) -> bool {
@@ -88,7 +89,7 @@ impl<'a> SetRef<'a> {
         }
     }
 
-    /// Prefetches the members with these hashes if the set is too large for the near caches.
+    /// Prefetches the members with these hashes if the set is too large for the L1 and L2 caches.
     pub fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         if let Shape::Large(fields) = self.shape {
             fields.prefetch(hashes);
@@ -115,8 +116,8 @@ impl<'a> SetRef<'a> {
         }
     }
 
-    /// Visits about `count` members from position `from`, like [`crate::Table::scan`]; a packed set is
-    /// visited whole.
+    /// Visits about `count` members from position `from`, like [`crate::Table::scan`]; a packed set is visited
+    /// completely.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(SetMember<'a>)) -> Option<u64> {
         match self.shape {
             Shape::Packed(_) => {
@@ -129,7 +130,7 @@ impl<'a> SetRef<'a> {
         }
     }
 
-    /// Picks a member by `random`, a uniform random number.
+    /// Picks a member at random. `random` is a uniform random number.
     #[must_use]
     pub fn random(&self, random: u64) -> Option<SetMember<'a>> {
         match self.shape {
@@ -143,7 +144,8 @@ impl<'a> SetRef<'a> {
 }
 
 impl PackedBuilder {
-    /// Adds a member to a set. Returns false if it is a duplicate, which is only detected among integers.
+    /// Appends a member to the set being built. Returns false if it is a duplicate, which is detected only among
+    /// integers.
     #[must_use]
     pub fn push_member(&mut self, member: &[u8]) -> bool {
         let about = &mut self.summary;
@@ -179,7 +181,7 @@ impl<'a> PackedValue<'a> {
         PackedMembers::from_packed(self.bytes()).for_each(visit);
     }
 
-    /// Returns the members that may contain duplicates, which are none if the members are stored sorted.
+    /// Returns the members among which duplicates are possible: none if the members are stored sorted.
     pub fn unordered_members(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Set);
         PackedMembers::from_packed(self.bytes()).unordered()

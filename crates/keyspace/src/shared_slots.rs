@@ -1,18 +1,18 @@
-//! Slot sets shared between threads. One set has the slots that held keys at their last unlock, so that loops over all
-//! keys skip empty slots; another has the slots that a snapshot has pinned.
+//! Slot sets shared between threads. One set contains the slots that had keys when they were last unlocked, so that
+//! loops over all keys skip empty slots; others contain the slots that a snapshot has pinned.
 //!
-//! A slot is added and removed by the thread that has locked it. Changes are counted: a reader that sees the same count
-//! before and after reading has read a consistent set.
+//! A slot is added and removed by the thread that has locked it. Changes are counted: if the count is the same before
+//! and after a thread reads a set, the thread has read it consistently.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use slot_routing::{SLOT_COUNT, Slot};
 
-/// Number of words per group; a group with its counter is one cache line.
+/// Number of words per group. A group and its change counter fill one cache line.
 const WORDS_PER_GROUP: usize = 7;
 const SLOTS: usize = WORDS_PER_GROUP * 64;
 
-/// A set of slots that threads may read while others change it.
+/// A set of slots that threads can read while others change it.
 pub(crate) struct AtomicSlotSet(Box<[SlotGroup]>);
 
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl AtomicSlotSet {
     pub(crate) fn set(&self, slot: Slot, is_there: bool) {
         let (group, place) = (&self.0[slot.index() / SLOTS], slot.index() % SLOTS);
         let (word, bit) = (&group.words[place / 64], 1 << (place % 64));
-        // Release ordering: a thread that sees a later write of this thread also sees this one.
+        // Release ordering: a thread that sees a later write of the current thread also sees the changed bit.
         if is_there {
             word.fetch_or(bit, Ordering::Release);
         } else {
@@ -48,7 +48,8 @@ impl AtomicSlotSet {
         group.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns the slots of the set in ascending order, each as of when it is read.
+    /// Returns the slots of the set in ascending order. Each word is read when the iterator reaches it, so concurrent
+    /// changes may be visible.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
         let words = self.0.iter().flat_map(|group| &group.words).enumerate();
         words.flat_map(|(number, word)| {

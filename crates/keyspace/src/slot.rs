@@ -19,26 +19,26 @@ use crate::published::{PublishedSummaries, SlotSummary};
 use crate::table::Table;
 use crate::usage::Usage;
 
-/// The data of one slot, protected by the slot's lock. Data and lock take two cache lines.
+/// The data of one slot, protected by the slot's lock. Data and lock together take two cache lines.
 #[derive(Debug, Default)]
 pub struct SlotData {
     table: Table,
     extra_tables: Option<Box<ExtraTables>>,
-    /// Number of the last snapshot for which the slot has been pinned.
+    /// Number of the latest snapshot for which the slot was pinned.
     pub(crate) last_cut: u32,
     ownership: Ownership,
     /// Number of callers that have paused client writes to the slot.
     write_pause_count: u8,
-    /// Whether the slot is being imported, so that its keys must not be shown, expired or evicted.
+    /// Whether the slot is being imported. The keys of such a slot must not be visible, expired or evicted.
     is_hidden: bool,
 }
 
-/// Further tables, which few slots have.
+/// Tables besides that of database 0, which few slots have.
 #[derive(Debug, Default)]
 struct ExtraTables {
     /// The non-empty tables of databases 1 and up, in ascending order.
     tables: Vec<OtherDatabase>,
-    /// Tables that were flushed while a snapshot still needed them.
+    /// Tables that were flushed but are still needed by a snapshot.
     flushed: Vec<Table>,
 }
 
@@ -61,8 +61,8 @@ impl ExtraTables {
     /// Returns the table of a database, created if missing.
     fn table(&mut self, db: u16) -> &mut Table {
         let place = self.position(db).unwrap_or_else(|place| {
-            // Most slots use at most one database besides 0; spare capacity would cost each slot about a
-            // hundred bytes.
+            // Most slots use at most one database besides 0, so avoid spare capacity, which would cost about a hundred
+            // bytes per slot.
             self.tables.reserve_exact(1);
             self.tables.insert(place, OtherDatabase { db, table: Table::default() });
             place
@@ -74,39 +74,39 @@ impl ExtraTables {
         self.tables.iter().map(|other| &other.table)
     }
 
-    /// All tables, including those that only snapshots need.
+    /// Returns all tables, including those that only snapshots need.
     fn all_tables(&self) -> impl Iterator<Item = &Table> {
         self.visible_tables().chain(&self.flushed)
     }
 }
 
 impl SlotData {
-    /// How this node relates to the slot.
+    /// Returns this node's relation to the slot, such as owning or importing it.
     #[must_use]
     pub fn ownership(&self) -> Ownership {
         self.ownership
     }
 
-    /// Sets how this node relates to the slot.
+    /// Sets this node's relation to the slot.
     pub fn set_ownership(&mut self, ownership: Ownership) {
         self.ownership = ownership;
     }
 
-    /// Returns whether client writes are paused, because a frequently written key is being migrated.
+    /// Returns whether client writes are paused so that a frequently written key can be migrated.
     #[must_use]
     pub fn has_paused_writes(&self) -> bool {
         self.write_pause_count > 0
     }
 
-    /// Pauses client writes until [`SlotData::resume_writes`] was called as often as this. Returns false if the counter
-    /// is at its maximum.
+    /// Pauses client writes until [`SlotData::resume_writes`] has been called as often as this function. Returns false
+    /// if the counter is at its maximum.
     pub fn pause_writes(&mut self) -> bool {
         let hold_count = self.write_pause_count.checked_add(1);
         self.write_pause_count = hold_count.unwrap_or(self.write_pause_count);
         hold_count.is_some()
     }
 
-    /// Ends one [`SlotData::pause_writes`].
+    /// Reverts one call of [`SlotData::pause_writes`].
     ///
     /// # Panics
     /// If writes to the slot are not paused.
@@ -114,25 +114,25 @@ impl SlotData {
         self.write_pause_count = self.write_pause_count.checked_sub(1).expect("who frees a slot has held it");
     }
 
-    /// Returns whether the slot's keys are hidden.
+    /// Returns whether the slot's keys are hidden ([`SlotData::set_hidden`]).
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.is_hidden
     }
 
-    /// Hides or shows the slot's keys. A hidden slot counts as empty for loops over all keys and for expiry;
-    /// commands that name a key still find it.
+    /// Hides the slot's keys or makes them visible. A hidden slot counts as empty for loops over all keys and for
+    /// expiry; commands that name a key still find it.
     pub fn set_hidden(&mut self, is_hidden: bool) {
         self.is_hidden = is_hidden;
     }
 
-    /// Returns the slot's table of database `db`.
+    /// Returns the slot's table of database `db`, creating it if necessary.
     #[inline]
     pub fn table(&mut self, db: u16) -> &mut Table {
         if db == 0 { &mut self.table } else { self.extra_tables.get_or_insert_default().table(db) }
     }
 
-    /// Read-only access to the slot's keys in database `db`.
+    /// Returns the slot's table of database `db`, read-only; an empty table if it does not exist.
     #[inline(always)]
     #[must_use]
     pub fn table_ref(&self, db: u16) -> &Table {
@@ -152,7 +152,7 @@ impl SlotData {
         std::iter::once((0, &mut self.table)).chain(others.map(|other| (other.db, &mut other.table)))
     }
 
-    /// How full the slot's tables are, or the value of `key` if that is fuller.
+    /// Returns how full the slot's tables are, or the value of `key` if that is fuller.
     #[must_use]
     pub fn fill_level(&self, key: &Key<'_>) -> FillLevel {
         let others = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.visible_tables());
@@ -170,7 +170,7 @@ impl SlotData {
         }
     }
 
-    /// Database 0 and the databases with data in this slot, in ascending order.
+    /// Returns database 0 and the databases that have data in this slot, in ascending order.
     #[must_use]
     pub fn databases(&self) -> SmallVec<[u16; 4]> {
         let others = self
@@ -186,8 +186,8 @@ impl SlotData {
         self.extra_tables.is_some() || self.table.entries.may_have_unused_memory()
     }
 
-    /// Frees memory left behind by the last keys of a database, so that short-lived data does not cost memory
-    /// forever.
+    /// Frees the memory that a database still uses after its last key was deleted, so that short-lived data costs no
+    /// memory permanently.
     #[cold]
     #[inline(never)]
     fn release_unused_memory(&mut self) {
@@ -205,8 +205,8 @@ impl SlotData {
         }
     }
 
-    /// Removes and returns all keys of database `db`; dropping them takes time. Entries that a snapshot needs
-    /// stay until they are walked.
+    /// Removes and returns all keys of database `db`; dropping them takes time. Entries that a snapshot needs stay
+    /// until the snapshot has visited them.
     pub fn take(&mut self, db: u16) -> RemovedKeys {
         // FLUSHALL visits every slot, and most slots are empty, so do not allocate or touch a table for them.
         if self.table_if(db).is_none_or(|table| table.entries.is_memory_free()) {
@@ -221,7 +221,7 @@ impl SlotData {
         RemovedKeys { keys, table: Some(table) }
     }
 
-    /// Pins all tables for a snapshot. Returns whether there was anything to pin.
+    /// Pins all tables for a snapshot. Returns whether any entry was pinned.
     pub(crate) fn pin(&mut self, bit: u32) -> bool {
         self.tables().fold(false, |any, (db, table)| table.entries.pin(bit, db) | any)
     }
@@ -231,18 +231,18 @@ impl SlotData {
         self.table(db).entries.pin_value(bit, db, place);
     }
 
-    /// Returns the next value that a snapshot will walk.
+    /// Returns the next value that a snapshot will visit.
     pub(crate) fn pinned_value(&self, bit: u32) -> Option<&Large> {
         let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all_tables());
         std::iter::once(&self.table).chain(extra_tables).find_map(|table| table.entries.pinned_value(bit))
     }
 
-    /// Copies a part of the slot's pinned data. Returns whether it was the last part.
+    /// Copies a part of the slot's data that is pinned for a snapshot. Returns whether it was the last part.
     pub(crate) fn walk(&mut self, bit: u32, budget: usize, captured: &mut Captured) -> bool {
         self.each_pinned(bit, |table| table.entries.walk(bit, budget, captured))
     }
 
-    /// Unpins a part of the slot's pinned data. Returns whether it was the last part.
+    /// Unpins a part of the slot's data without copying it. Returns whether it was the last part.
     pub(crate) fn unpin(&mut self, bit: u32, budget: usize, dropped: &mut Vec<Record<Large>>) -> bool {
         self.each_pinned(bit, |table| table.entries.unpin(bit, budget, dropped))
     }
@@ -256,8 +256,8 @@ impl SlotData {
         let mut tables: SmallVec<[&mut Table; 2]> =
             std::iter::once(&mut self.table).chain(others).chain(flushed).collect();
         tables.retain(|table| table.entries.is_pinned_for(bit));
-        // Continue with a partly walked table first: FLUSHALL or SWAPDB may have reordered the tables, but the parts of
-        // a value must stay adjacent.
+        // Continue with a table that was visited in part: FLUSHALL or SWAPDB may have reordered the tables, but the
+        // parts of a value must stay adjacent.
         tables.sort_by_key(|table| !table.entries.is_walking_page_values(bit));
         let done = tables.into_iter().all(&mut step);
         if let Some(extra_tables) = &mut self.extra_tables {
@@ -283,8 +283,7 @@ impl SlotData {
         std::iter::once(&self.table).chain(extra_tables).map(Table::heap_bytes).sum()
     }
 
-    /// Computes the summary to publish. It is computed twice per change, so rare features are handled out of line to
-    /// keep it to a few loads.
+    /// Computes the summary to publish. This runs twice per change, so rare features are handled out of line.
     #[inline(always)]
     pub(crate) fn summary(&self) -> SlotSummary {
         let entries = &self.table.entries;
@@ -333,12 +332,12 @@ impl SlotData {
     }
 }
 
-/// The keys of one database, removed from a slot.
+/// The keys of one database that were removed from a slot.
 #[derive(Debug, Default)]
 pub struct RemovedKeys {
-    /// Number of keys.
+    /// Number of removed keys.
     pub keys: usize,
-    /// The table to drop.
+    /// The table of the removed keys, to be dropped by the caller; `None` if there is nothing to drop.
     pub table: Option<Table>,
 }
 
@@ -348,9 +347,9 @@ pub struct SlotGuard<'k> {
     pub(crate) data: MutexGuard<'k, SlotData>,
     pub(crate) published: &'k PublishedSummaries,
     pub(crate) slot: Slot,
-    /// The summary that was published last, if the slot may have changed since; otherwise `None`.
+    /// The summary before the slot was changed, as last published; `None` if the slot has not changed since.
     pub(crate) last_published: Option<SlotSummary>,
-    /// The likely entry of the key that the slot was prefetched for.
+    /// The entry that most likely belongs to the key for which the slot was prefetched.
     pub(crate) likely: Option<ProbableEntry>,
 }
 
@@ -374,13 +373,13 @@ impl SlotGuard<'_> {
         self.data.table_ref(db).entries.find_with_hint(likely.map(|likely| likely.reference), key, now)
     }
 
-    /// Returns whether the slot has keys but is published as empty.
+    /// Returns whether the slot has keys but was published as empty.
     pub(crate) fn becomes_non_empty(&self) -> bool {
         self.last_published.is_some_and(|last| last.is_empty() && !self.data.summary().is_empty())
     }
 
-    /// Publishes the changed fields. Unchanged fields are not written, so that cache lines are not transferred
-    /// needlessly.
+    /// Publishes the changed fields. Unchanged fields are not written, so that their cache lines stay shared between
+    /// cores.
     #[inline]
     pub(crate) fn publish(&mut self) {
         let Some(last_published) = self.last_published.take() else { return };

@@ -1,9 +1,9 @@
 //! Point-in-time snapshots without copying.
 //!
-//! A cut is the moment that a snapshot captures. To take one, a thread locks every slot only to advance the cut number;
-//! it does not read the slots. A thread that locks a slot later compares the number with the last one that the slot has
-//! seen, and pins the slot's tables before anything can change (see `pins` in [`crate::entries`]). Walking a slot
-//! visits its state at the cut and unpins it.
+//! A cut is the moment that a snapshot captures. To take a snapshot, a thread locks every slot only to advance the cut
+//! number; it does not read the slots. A thread that locks a slot later compares that number with the last one that the
+//! slot has seen, and pins the slot's tables before anything can change (see `pins` in [`crate::entries`]). A snapshot
+//! then walks through each slot: it visits the state at the cut and unpins it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -23,34 +23,34 @@ use crate::slot::SlotData;
 use crate::usage::Usage;
 use crate::value::SnapshotValue;
 
-/// Maximum number of concurrent snapshots; each has a bit in an entry's state.
+/// Maximum number of concurrent snapshots. Each has a bit in the state of an entry.
 const MAX_SNAPSHOTS: usize = 3;
 
-/// Number of page bytes copied under one lock, which takes some microseconds.
+/// Number of page bytes that are copied while a slot is locked once, which takes some microseconds.
 const BYTES_PER_LOCK: usize = 32 << 10;
 
-/// The cuts that slots must be pinned for.
+/// The active snapshots, for which slots must be pinned.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveCuts {
     last_number: AtomicU32,
-    /// Number of the active snapshot's cut for each bit, or 0.
+    /// Cut number of the active snapshot for each bit; 0 if there is none.
     active: [AtomicU32; MAX_SNAPSHOTS],
-    /// The pinned slots for each bit.
+    /// The slots that are pinned for each bit.
     pinned: [AtomicSlotSet; MAX_SNAPSHOTS],
-    /// The bits in use. A bit stays in use until its snapshot is unpinned everywhere.
+    /// The bits in use. A bit stays in use until no slot is pinned for it any more.
     bits_in_use: AtomicU32,
-    /// Bits of snapshots that commands read. A command holds its bit only while it runs.
+    /// Number of snapshots that a command reads. Such a snapshot exists only while the command runs.
     reader_bits: Mutex<u32>,
     /// Signalled when a command that reads a snapshot ends.
     reader_done: Condvar,
 }
 
 impl ActiveCuts {
-    /// Pins a newly locked slot for all cuts that it has not seen.
+    /// Pins a newly locked slot for all snapshots that were taken since the slot was last locked.
     #[inline]
     pub(crate) fn pin_missed_cuts(&self, slot: Slot, data: &mut SlotData) {
-        // Relaxed ordering is enough, because the thread that takes a cut holds the slot's lock while it stores the
-        // number.
+        // Relaxed ordering is sufficient, because the thread that takes a snapshot has locked the slot when it stores
+        // the number.
         if data.last_cut != self.last_number.load(Ordering::Relaxed) {
             self.pin(slot, data);
         }
@@ -62,8 +62,8 @@ impl ActiveCuts {
             if active.load(Ordering::Relaxed) <= data.last_cut {
                 continue;
             }
-            // Announce before pinning: either the thread that ends the snapshot finds the slot, or this
-            // thread sees the end.
+            // Add the slot before pinning it: then either the thread that ends the snapshot finds the slot, or this
+            // thread sees that the snapshot has ended.
             self.pinned[number].set(slot, true);
             fence(Ordering::SeqCst);
             if active.load(Ordering::Relaxed) <= data.last_cut || !data.pin(1 << number) {
@@ -79,7 +79,7 @@ impl ActiveCuts {
         Some(before.trailing_ones() as usize)
     }
 
-    /// Reserves a bit for a reading command, without waiting.
+    /// Reserves a bit for a snapshot that a command reads, without waiting.
     fn reserve_to_read(&self) -> Option<usize> {
         let mut reading = self.reader_bits.lock();
         let number = self.reserve()?;
@@ -87,7 +87,7 @@ impl ActiveCuts {
         Some(number)
     }
 
-    /// Waits for a reading command, if any, to release its bit.
+    /// Reserves a bit, waiting for commands that read snapshots to release theirs.
     fn await_reader(&self) -> Option<usize> {
         let mut reading = self.reader_bits.lock();
         loop {
@@ -100,7 +100,7 @@ impl ActiveCuts {
     }
 }
 
-/// A key as of the cut, or a part of its value.
+/// A key in the state that the snapshot captured, with its value or a part of the value.
 #[derive(Debug, Clone, Copy)]
 pub struct SnapshotEntry<'a> {
     /// The database number.
@@ -111,12 +111,12 @@ pub struct SnapshotEntry<'a> {
     pub value: SnapshotValue<'a>,
     /// Time at which the key expires; `None` if it has no expiry.
     pub expiry: Option<Millis>,
-    /// Usage counters, which may be newer than the cut.
+    /// Usage counters, which may be newer than the snapshot.
     pub usage: Usage,
 }
 
-/// The whole keyspace as of the cut. Dropping it unpins everything that was not walked, which takes time if
-/// much has changed since.
+/// The whole keyspace at one moment. Dropping a snapshot unpins everything that it has not visited, which takes time if
+/// much has changed since it was taken.
 #[derive(Debug)]
 pub struct Snapshot {
     keyspace: Arc<Keyspace>,
@@ -127,7 +127,7 @@ pub struct Snapshot {
     is_read_by_command: bool,
 }
 
-/// The resources for taking a snapshot, allocated before any slot is locked.
+/// Memory that is allocated for a snapshot before any slot is locked.
 #[derive(Debug)]
 pub struct PreparedCut<'k> {
     keyspace: &'k Arc<Keyspace>,
@@ -136,7 +136,7 @@ pub struct PreparedCut<'k> {
 }
 
 impl Keyspace {
-    /// Allocates the resources for a snapshot in advance, so that no command has to wait for that.
+    /// Allocates the memory for a snapshot in advance, so that no slot is locked meanwhile.
     #[must_use]
     pub fn prepare_cut(self: &Arc<Self>) -> PreparedCut<'_> {
         PreparedCut {
@@ -149,7 +149,7 @@ impl Keyspace {
 
 impl Keyspace {
     /// Takes a snapshot of only these values, whose slots must be locked. Returns `None` if there are no values, if one
-    /// is not a large collection, or if all snapshots are in use.
+    /// of them is not a large collection, or if the maximum number of snapshots is active.
     pub fn pin_values(
         self: &Arc<Self>,
         slots: &mut LockedSlots<'_>,
@@ -172,16 +172,15 @@ impl Keyspace {
 }
 
 impl PreparedCut<'_> {
-    /// Takes a snapshot; returns `None` if three are active. Waits for snapshots that are read by commands. `at_cut`
-    /// runs while every slot is locked, to record state of that moment such as the log offset.
+    /// Takes a snapshot; returns `None` if three are active, but first waits for those that commands read. `at_cut`
+    /// runs while every slot is locked, to record other state of the same moment, such as the log offset.
     pub fn cut<R>(self, turn: &GlobalLock<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
         let cuts = &self.keyspace.active_cuts;
         let number = cuts.reserve().or_else(|| cuts.await_reader())?;
         Some(self.cut_with_number(number, false, turn, at_cut))
     }
 
-    /// Like [`Self::cut`], for a command that reads the snapshot while it runs. Does not wait for other
-    /// snapshots.
+    /// Like [`Self::cut`], for a command that reads the snapshot while it runs. Does not wait for other snapshots.
     pub fn cut_to_read<R>(self, turn: &GlobalLock<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
         let number = self.keyspace.active_cuts.reserve_to_read()?;
         Some(self.cut_with_number(number, true, turn, at_cut))
@@ -217,29 +216,29 @@ impl Snapshot {
         }
     }
 
-    /// Passes the slot's next value to be walked, in its current state, to `look`.
+    /// Passes the value that will be visited next in `slot`, in its current state, to `look`.
     pub(crate) fn with_next_value<R>(&self, slot: Slot, look: impl FnOnce(&Large) -> R) -> Option<R> {
         let mut guard = self.keyspace.lock(slot);
         let last_cut = guard.pinned_value(1 << self.number).map(look);
-        // The caller locks the slot again at once, so let waiting threads go first.
+        // Let waiting threads lock the slot first, because the caller locks it again at once.
         self.keyspace.yield_to_waiters(&mut guard);
         last_cut
     }
 
-    /// Visits the keys of `slot` at the cut and unpins them.
+    /// Visits the keys that `slot` had when the snapshot was taken, and unpins them.
     pub fn walk(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) {
         while self.walk_part(slot, visit) {}
     }
 
-    /// Visits database, name and expiry of the keys of `slot` at the cut, and unpins them.
+    /// Visits the database, name and expiry of the keys that `slot` had when the snapshot was taken, and unpins them.
     pub fn walk_names(&mut self, slot: Slot, mut visit: impl FnMut(u16, &[u8], Option<Millis>)) {
         self.captured.keys_only = true;
         self.walk(slot, &mut |entry| visit(entry.db, entry.key, entry.expiry));
         self.captured.keys_only = false;
     }
 
-    /// Visits some keys of `slot` at the cut and unpins them. Returns whether there are more. No slot is
-    /// locked while `visit` runs.
+    /// Visits some of the keys that `slot` had when the snapshot was taken, and unpins them. Returns whether more keys
+    /// remain. No slot is locked while `visit` runs.
     pub fn walk_part(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
         if self.captured.in_multipart_value {
             self.captured.visit_captured(visit);
@@ -268,8 +267,8 @@ impl Drop for Snapshot {
     fn drop(&mut self) {
         let cuts = &self.keyspace.active_cuts;
         let pinned = &cuts.pinned[self.number];
-        // Store before reading the pinned slots: a thread that pins a slot after that sees the end of the
-        // snapshot.
+        // Store this before reading the pinned slots, so that a thread that pins a slot later sees that the snapshot
+        // has ended.
         cuts.active[self.number].store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         for slot in pinned.iter() {

@@ -1,9 +1,9 @@
 //! Sorted sets.
 //!
-//! A small sorted set is packed in order ([`records`]). A larger one stores its members as entries of their
-//! own store ([`crate::fields`]) with the score as the value, and keeps them ordered by an additional index
-//! ([`crate::order`]). A snapshot captures the store, not the order. OBJECT ENCODING follows Redis's
-//! thresholds, independently of this representation.
+//! A small sorted set is packed in order ([`records`]). In a larger one, each member is an entry of the set's own store
+//! ([`crate::fields`]) with the score as its value, and an additional index sorts the entries ([`crate::order`]). A
+//! snapshot captures the store, not the index. OBJECT ENCODING follows Redis's thresholds, independently of this
+//! representation.
 mod editing;
 mod pinned;
 pub(crate) mod records;
@@ -23,16 +23,16 @@ use crate::value::PartElements;
 
 pub use pinned::PinnedMembers;
 
-/// Minimum score length in a store: integral scores take four bytes and others eight, so most updates keep
-/// the size.
+/// Minimum length of a score in a store. Integral scores take four bytes and others eight, so that most updates do not
+/// change the size of the entry.
 const MIN_STORED_SCORE_LEN: usize = 4;
 
 /// A member and its score, which is never NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScoredMember<'a> {
-    /// The member.
+    /// The member's name.
     pub name: &'a [u8],
-    /// The score.
+    /// The member's score.
     pub score: f64,
 }
 
@@ -43,10 +43,11 @@ pub enum OrderBoundary<'a> {
     BeforeScore(f64),
     /// The boundary after all members with this score.
     AfterScore(f64),
-    /// The boundary before the member with this name, or where the member would be. Only for sets whose members all
-    /// have equal scores.
+    /// The boundary before the member with this name; the member need not exist. Only for sets whose members all have
+    /// equal scores.
     BeforeName(&'a [u8]),
-    /// The boundary after the member with this name; only for sets whose members all have equal scores.
+    /// The boundary after the member with this name; the member need not exist. Only for sets whose members all have
+    /// equal scores.
     AfterName(&'a [u8]),
 }
 
@@ -65,7 +66,7 @@ impl<'a> OrderBoundary<'a> {
     }
 }
 
-/// The members of a sorted set, each of which has a score.
+/// Defines sorted sets as collections of fields: each member is a name with a score.
 #[derive(Debug)]
 pub(crate) struct SortedSetFields;
 
@@ -88,8 +89,7 @@ impl FieldKind for SortedSetFields {
     }
 }
 
-/// The score of a member whose name is too long for a page. Stores with such values keep their entries
-/// ordered.
+/// The score of a member whose name is too long for a page. Stores with this value type sort their entries by score.
 #[derive(Debug)]
 pub(crate) struct ScoreBytes(Vec<u8>);
 
@@ -180,7 +180,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// Like [`Self::score`], for callers that have the name's hash ([`crate::Keyspace::hash_element_name`]).
+    /// Like [`Self::score`], for callers that already have the name's hash ([`crate::Keyspace::hash_element_name`]).
     #[must_use]
     #[inline]
     pub fn score_hashed(&self, name: &[u8], hash: u64) -> Option<f64> {
@@ -190,7 +190,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// Prefetches the members with these hashes if the set is too large for the near caches.
+    /// Prefetches the members with these hashes if the set is too large for the L1 and L2 caches.
     pub fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         if let Shape::Large(members) = self.shape {
             members.prefetch(hashes);
@@ -250,7 +250,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// Visits the members with these ranks, ascending or descending, until `visit` returns false.
+    /// Visits the members whose ranks are in a range, ascending or descending, until `visit` returns false.
     pub fn visit(
         &self,
         ranks: Range<usize>,
@@ -285,8 +285,8 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// Visits about `count` members from position `from`, like [`crate::Table::scan`]; a packed sorted set is
-    /// visited whole.
+    /// Visits about `count` members from position `from`, like [`crate::Table::scan`]; a packed sorted set is visited
+    /// completely.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(ScoredMember<'_>)) -> Option<u64> {
         match self.shape {
             Shape::Packed(_) => {
@@ -310,8 +310,8 @@ impl ScoredPart<'_> {
 }
 
 impl PackedBuilder {
-    /// Adds a new member to a sorted set. Callers that do not add members in order must call
-    /// [`PackedBuilder::sort_scored`] at the end.
+    /// Appends a member to the sorted set being built. Unless members are added in order,
+    /// [`PackedBuilder::sort_scored`] must be called at the end.
     pub fn push_scored(&mut self, name: &[u8], score: f64) {
         debug_assert!(!score.is_nan());
         records::push(&mut self.bytes, name, score);
@@ -321,7 +321,7 @@ impl PackedBuilder {
         packed::set_count(&mut self.bytes, about.count as usize);
     }
 
-    /// Sorts the members of a sorted set that were not added in order.
+    /// Sorts the members of a sorted set whose members were not added in order.
     pub fn sort_scored(&mut self) {
         let mut members: Vec<_> =
             records::records(&self.bytes).map(|record| (score::order_bits(record.score), record)).collect();

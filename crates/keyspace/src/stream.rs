@@ -1,12 +1,12 @@
 //! Streams: entries with ascending ids, and consumer groups.
 //!
-//! Entries lie in nodes ([`node`]), each one a listpack as in Redis, in a tree keyed by the first entry's id
-//! ([`crate::tree`]). Groups, consumers and pending entries are such trees too. Copying a [`Stream`] is
-//! therefore O(1): a snapshot captures a large one by a copy ([`large`]), and a node is copied on its first
-//! change afterwards.
+//! Entries are stored in nodes ([`node`]), each one a listpack as in Redis, in a tree keyed by the first entry's id
+//! ([`crate::tree`]). Groups, consumers and pending entries are stored in such trees as well. Copying a [`Stream`] is
+//! therefore O(1): a snapshot captures a large stream by copying it ([`large`]), and a node is copied when it is first
+//! changed after that.
 //!
-//! A stream without groups whose entries fit one short node is packed ([`packed`]); reading or changing it
-//! decodes it into a [`Stream`]. Streams are moved, saved and loaded as a sequence of [`StreamPiece`]s.
+//! A stream without groups whose entries fit one short node is packed ([`packed`]); it is decoded into a [`Stream`] to
+//! be read or changed. Streams are copied to other keys, saved and loaded as a sequence of [`StreamPiece`]s.
 mod groups;
 mod large;
 mod listpack;
@@ -44,7 +44,7 @@ pub struct StreamId {
 }
 
 impl StreamId {
-    /// The lowest id, which no entry has.
+    /// The lowest id, which no entry can have.
     pub const MIN: Self = Self { millis: 0, sequence: 0 };
     /// The highest id.
     pub const MAX: Self = Self { millis: u64::MAX, sequence: u64::MAX };
@@ -90,7 +90,7 @@ pub struct StreamHead {
 /// Redis's hard limit for the size of a node.
 const MAX_NODE_BYTES: usize = 1 << 30;
 
-/// The threshold of a trim, beyond which entries are removed.
+/// The threshold of a trim. Entries beyond it are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamTrim {
     /// Keeps only this many of the newest entries.
@@ -104,7 +104,7 @@ pub enum StreamTrim {
 pub enum TrimPrecision {
     /// Every entry beyond the threshold is removed.
     Exact,
-    /// Only whole nodes are removed, and at most this many entries.
+    /// Only whole nodes are removed, with at most this many entries in total.
     Nodes(u64),
 }
 
@@ -150,13 +150,13 @@ impl Stream {
         self.nodes.len()
     }
 
-    /// Id of the first entry, or the lowest id if the stream is empty.
+    /// Returns the id of the first entry, or the lowest id if the stream is empty.
     #[must_use]
     pub fn first_id(&self) -> StreamId {
         self.range(StreamId::MIN, StreamId::MAX).next().map_or(StreamId::MIN, |entry| entry.id)
     }
 
-    /// Id of the last entry that was not deleted, or the lowest id if the stream is empty.
+    /// Returns the id of the last entry that was not deleted, or the lowest id if the stream is empty.
     #[must_use]
     pub fn last_entry_id(&self) -> StreamId {
         self.backward(StreamId::MIN, StreamId::MAX).next().map_or(StreamId::MIN, |entry| entry.id)
@@ -187,12 +187,12 @@ impl Stream {
         self.range(id, id).next()
     }
 
-    /// Returns the node that would hold an entry with this id.
+    /// Returns the node in which an entry with this id would be.
     fn node_containing(&self, id: StreamId) -> Option<(StreamId, &Arc<Node>)> {
         self.nodes.backward_from(&id).next().map(|(id, node)| (*id, node))
     }
 
-    /// Appends an entry; `words` alternates field names and values. The id must be higher than all ids
+    /// Appends an entry; `words` contains field names and values alternately. The id must be higher than all ids
     /// generated before.
     pub fn append(&mut self, id: StreamId, words: &[&[u8]], bounds: StreamNodeBounds) {
         debug_assert!(id > self.head.last && words.len() >= 2 && words.len().is_multiple_of(2));
@@ -211,7 +211,7 @@ impl Stream {
                 self.bytes += node.bytes.len() - before;
                 return;
             }
-            // The previous node is complete, so release its spare capacity.
+            // The previous node is complete, so free its spare capacity.
             node.bytes.shrink_to_fit();
             node.count();
         }
@@ -257,8 +257,8 @@ impl Stream {
         marked
     }
 
-    /// Removes entries from the start. Returns their number, and the removed nodes to be dropped by the
-    /// caller.
+    /// Removes entries from the start. Returns the number of removed entries, and the removed nodes for the caller to
+    /// drop.
     pub fn trim(&mut self, trim: StreamTrim, exactness: TrimPrecision) -> (u64, Self) {
         let (mut cut, mut gone) = (0, Self::default());
         while let Some((&id, node)) = self.nodes.first() {
@@ -338,7 +338,7 @@ impl<'a> StreamRef<'a> {
         matches!(self.shape, Shape::Large(large) if large.stream().producers().is_some())
     }
 
-    /// Returns the stream itself; decoded if it is packed.
+    /// Returns the stream, decoding it if it is packed.
     #[must_use]
     pub fn read(&self) -> Cow<'a, Stream> {
         match self.shape {

@@ -1,7 +1,7 @@
 //! The keys of one slot and one database.
 //!
-//! They are the entries of a store ([`crate::entries`]). Operations for all kinds of values are here; those
-//! for one kind are in its module.
+//! They are the entries of a store ([`crate::entries`]). Operations for all kinds of values are in this module; those
+//! for a single kind are in the module of that kind.
 mod bulk_load;
 mod detached;
 
@@ -21,15 +21,14 @@ use crate::value::{TypedView, Value};
 pub use bulk_load::NewEntry;
 pub use detached::DetachedValue;
 
-/// A value removed from the table. Dropping it frees the memory, which takes time for a large value, so the
-/// caller may drop it on another thread.
+/// A value removed from the table. Dropping a large value takes time, so the caller may drop it on another thread.
 #[derive(Debug, Default)]
 #[must_use = "dropping a large value takes time: decide where"]
 pub struct RemovedValue {
     record: Option<Record<Large>>,
 }
 
-/// Wraps a part of a value, the rest of which stays in the table.
+/// Wraps a part of a value whose other elements stay in the table.
 impl From<Large> for RemovedValue {
     fn from(value: Large) -> Self {
         Self { record: Some(value.into()) }
@@ -37,7 +36,7 @@ impl From<Large> for RemovedValue {
 }
 
 impl RemovedValue {
-    /// Wraps a value that had no entry of its own.
+    /// Wraps a value that has no entry of its own.
     pub(crate) fn of(value: Large) -> Self {
         Self { record: Some(Record::without_store(value)) }
     }
@@ -94,7 +93,7 @@ impl Table {
         self.entries.element_expiry_len()
     }
 
-    /// Looks up a key, without changing its usage.
+    /// Looks up a key without changing its usage. The key may have expired at `now`.
     #[must_use]
     #[inline]
     pub fn find(&self, key: &Key<'_>, now: Millis) -> KeyLookup {
@@ -126,7 +125,7 @@ impl Table {
         ValueEncoding::of(self.entries.type_code(place)).kind()
     }
 
-    /// Returns the value as a typed view, or `None` if it has another kind.
+    /// Returns the value as a typed view; `None` if it has a different kind.
     #[must_use]
     #[inline]
     pub fn typed<T: TypedView>(&self, place: EntryRef) -> Option<T::At<'_>> {
@@ -146,31 +145,31 @@ impl Table {
         self.entries.usage(place)
     }
 
-    /// Sets the usage counters. Writes only if the value changes, so that clean cache lines stay clean.
+    /// Sets the usage counters of the key. Does not write unchanged counters, so that clean cache lines stay clean.
     #[inline]
     pub fn set_usage(&mut self, place: EntryRef, usage: Usage) {
         self.entries.set_usage(place, usage);
     }
 
-    /// Visits about `count` keys in hash order, starting at position `from`. Returns the next position, or
-    /// `None` at the end. A key that exists during the whole scan is visited at least once, however the table
-    /// grows or shrinks. The low 16 bits of a position are zero.
+    /// Visits about `count` keys in hash order, starting at position `from`. Returns the next position, or `None` at
+    /// the end. A key that exists during the whole scan is visited at least once, even if the table grows or shrinks
+    /// meanwhile. The low 16 bits of a position are zero.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(ScanItem<'_>)) -> Option<u64> {
         self.entries.scan(from, count, &mut |place| visit(self.scan_item(place)))
     }
 
-    /// Picks a key by `random`, a uniform random number.
+    /// Picks a key at random. `random` is a uniform random number.
     #[must_use]
     pub fn random(&self, random: u64) -> Option<ScanItem<'_>> {
         self.entries.random(random).map(|place| self.scan_item(place))
     }
 
-    /// Visits one key per random number; their memory reads overlap.
+    /// Visits one key per random number. All memory reads are issued together, which hides cache misses.
     pub fn sample(&self, randoms: &[u64], visit: &mut dyn FnMut(ScanItem<'_>)) {
         self.entries.sample(randoms, &mut |place| visit(self.scan_item(place)));
     }
 
-    /// Picks a random key with an expiry. If few keys have one, the pick is random by page, not by key.
+    /// Picks a random key with an expiry. If few keys have one, the pick is uniform over pages rather than keys.
     #[must_use]
     pub fn random_volatile(&self, random: u64) -> Option<ScanItem<'_>> {
         self.entries.random_volatile(random).map(|place| self.scan_item(place))
@@ -181,7 +180,7 @@ impl Table {
         ScanItem { key: self.entries.key(place), kind, expiry, usage }
     }
 
-    /// Stores a value under a key that does not exist.
+    /// Stores a value under a new key.
     pub fn insert(&mut self, key: &Key<'_>, value: PackedValue<'_>, expiry: Option<Millis>) -> EntryRef {
         self.insert_used(key, value, expiry, Usage::for_new_keys().0)
     }
@@ -216,7 +215,7 @@ impl Table {
         value: PackedValue<'_>,
         expiry: Option<Millis>,
     ) -> (EntryRef, RemovedValue) {
-        // A string of equal length is overwritten in place, which is the fastest way.
+        // Overwrite a string of equal length in place, which is the fastest way.
         let form = value.value_encoding();
         if !form.is_collection() && self.entries.overwrite(place, value.bytes(), form.code(), expiry) {
             return (place, RemovedValue::default());
@@ -232,8 +231,8 @@ impl Table {
         self.entries.set_expiry(place, key, expiry)
     }
 
-    /// Resizes the string at `place` to `len` bytes, zero-filling new bytes, and returns it for editing. The
-    /// expiry is kept.
+    /// Resizes the string at `place` to `len` bytes and returns it for editing. New bytes are zero; the expiry is
+    /// unchanged.
     pub fn edit_string(
         &mut self,
         place: EntryRef,
@@ -250,20 +249,20 @@ impl Table {
         RemovedValue { record: self.entries.remove(place, key) }
     }
 
-    /// Like [`Table::remove`], for callers that need the memory now: the key's page is compacted at once.
+    /// Like [`Table::remove`], but also compacts the key's page, for callers that need the memory at once.
     pub fn evict(&mut self, place: EntryRef, key: &Key<'_>) -> RemovedValue {
         self.entries.clear_element_expiry(key.bytes);
         RemovedValue { record: self.entries.evict(place, key) }
     }
 
-    /// Removes one expired key and puts its name into `key`. `None` if nothing has expired.
+    /// Removes one expired key and puts its name into `key`. Returns `None` if no key has expired.
     pub fn remove_expired(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<RemovedValue> {
         let record = self.entries.remove_expired(now, key)?;
         self.entries.clear_element_expiry(key);
         Some(RemovedValue { record })
     }
 
-    /// Returns a lower bound of the next expiry of a key or of an element inside a value.
+    /// Returns a lower bound of the time at which the next key, or element inside a value, expires.
     #[must_use]
     #[inline]
     pub fn next_due(&self) -> Option<Millis> {
@@ -277,8 +276,8 @@ impl Table {
         }
     }
 
-    /// Updates the recorded element expiry after elements were removed or made persistent, because the value may have no
-    /// expiring elements left.
+    /// Updates the recorded expiry after elements were removed or lost their expiry, because the value may have no
+    /// expiring elements any more.
     #[inline]
     pub(crate) fn refresh_element_expiry(&mut self, place: EntryRef, key: &Key<'_>) {
         if self.entries.has_element_expiry(key.bytes) && self.value(place).next_due().is_none() {
@@ -286,16 +285,16 @@ impl Table {
         }
     }
 
-    /// Replaces a packed value by a large one, keeping the entry's other attributes.
+    /// Replaces a packed value by a large one. The entry's other attributes are unchanged.
     pub(crate) fn make_large(&mut self, place: EntryRef, key: &Key<'_>, large: Large) -> EntryRef {
         let attributes = self.entries.attributes(place);
         drop(self.entries.remove_without_compaction(place, key.hash));
         self.entries.insert_overflow(key, attributes, large)
     }
 
-    /// Bytes freed by deleting the key, at once or at the next compaction of its page: the entry, its share
-    /// of the index and of free page space, and its overflow record. The sum over all keys equals the bytes
-    /// that the table holds, without its dead bytes.
+    /// Returns the bytes that deleting the key frees, at once or when its page is compacted: the entry, its share of
+    /// the index and of free page space, and its overflow record. The sum over all keys equals the bytes of the table
+    /// without its dead bytes.
     #[must_use]
     pub fn entry_bytes(&self, place: EntryRef) -> usize {
         self.entries.entry_bytes(place)
@@ -319,8 +318,8 @@ impl Table {
         self.entries.overhead_bytes()
     }
 
-    /// Compacts up to `pages` pages if enough bytes are dead to justify it. Returns how many of `pages` are
-    /// left.
+    /// Compacts up to `pages` pages while enough bytes are dead to justify it. Returns `pages` minus the number of
+    /// compacted pages.
     pub fn compact(&mut self, pages: usize) -> usize {
         let mut left = pages;
         while left > 0 && self.entries.needs_compaction() && self.entries.compact() {
@@ -342,7 +341,7 @@ impl Table {
         self.entries.estimated_bytes()
     }
 
-    /// How full the table is, or the value of `key` if that is fuller.
+    /// Returns how full the table is, or the value of `key` if that is fuller.
     pub(crate) fn fill_level(&self, key: &Key<'_>) -> FillLevel {
         let value = match self.find(key, Millis(i64::MIN)) {
             KeyLookup::Live(place) | KeyLookup::Expired(place) => self.entries.value(place).1,
@@ -358,7 +357,7 @@ impl Table {
         self.entries.fill_level().max(of_value)
     }
 
-    /// Returns the large collection that a key with this hash most likely has. Only a hint: the key is not compared.
+    /// Returns the large collection that most likely belongs to a key with this hash. The key is not compared.
     #[inline]
     pub(crate) fn probable_collection(&self, hash: u64) -> Option<&dyn Collection> {
         match self.entries.probable_overflow(hash)? {

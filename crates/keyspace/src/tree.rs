@@ -1,17 +1,17 @@
 //! A persistent B-tree: copying it is O(1).
 //!
-//! Nodes are shared: a copy has the same root, and a shared node is copied when either tree first changes
-//! something below it. A snapshot captures a value by copying its tree; while it is written out, only the
-//! nodes on the path to a change exist twice.
+//! Nodes are shared: a copy has the same root, and a shared node is copied when either tree first changes something
+//! below it. A snapshot captures a value by copying its tree; until the copy is dropped, only the nodes on the paths to
+//! changed items exist twice.
 //!
-//! The structure is independent of keys and indexes. Its user defines the items of a leaf and the label that
-//! an inner node keeps for each child ([`Item`]), and finds its way by the labels ([`Seek`]). There are two
-//! users: the ordered map ([`map`]), whose labels are keys, and lists, whose labels are sizes.
+//! The tree does not depend on keys and indexes. Its user defines the items of a leaf, the summary that an inner node
+//! has of each child ([`Item`]), and how a search uses the summaries ([`Seek`]). There are two users: the ordered map
+//! ([`map`]), whose summaries are keys, and lists, whose summaries are sizes.
 //!
-//! All changes go through [`Tree::change`], which fixes labels and node sizes on the way back. Items added at
-//! an end of the tree fill its nodes completely, because a full node there is not halved. A node that has
-//! become small is merged with a neighbour if both fit into one node; an inner node between large neighbours
-//! may stay small.
+//! All changes go through [`Tree::change`], which updates summaries and node sizes on the way back to the root. A full
+//! node at an end of the tree is not halved, so adding items at an end fills the nodes completely. A node that has
+//! become small is merged with a neighbour if both fit into one node; an inner node between large neighbours may stay
+//! small.
 
 mod map;
 
@@ -27,36 +27,37 @@ use crate::overflow::CountedBytes;
 
 /// Maximum number of items per node.
 const MAX_ITEMS: usize = 32;
-/// Number of items below which a node is merged with a neighbour, if both have at most `MAX_MERGED_ITEMS` together.
+/// A node with fewer items is merged with a neighbour, if both together have at most `MAX_MERGED_ITEMS`.
 const MIN_ITEMS: usize = MAX_ITEMS / 4;
 const MAX_MERGED_ITEMS: usize = MAX_ITEMS * 3 / 4;
 
 pub(crate) trait Item: Debug + Clone {
-    /// What an inner node stores about a child.
+    /// What an inner node stores about each child.
     type Summary: Debug + Clone;
 
-    /// Returns the label of a leaf with these items, at least one.
+    /// Returns the summary of a leaf with these items, of which there is at least one.
     fn summary(items: &[Self]) -> Self::Summary;
 
-    /// Returns the label of an inner node with these children, at least one.
+    /// Returns the summary of an inner node with these children, of which there is at least one.
     fn summary_of_children(children: &[Child<Self>]) -> Self::Summary;
 
-    /// Updates the label after the items or children below the node changed.
+    /// Updates a node's summary after its items or children changed.
     fn update_summary(label: &mut Self::Summary, below: &Items<Self>) {
         *label = below.label();
     }
 }
 
-/// A search path guided by labels. The path may change at each step: an index becomes relative to the chosen child.
+/// A search guided by the summaries of nodes. Its state may change at each step: an index, for example, becomes
+/// relative to the chosen child.
 pub(crate) trait Seek<T: Item>: Clone {
     /// Selects the child to descend into.
     fn child(&mut self, children: &[Child<T>]) -> usize;
 
-    /// Returns the index of the item in a leaf, or where it would be inserted.
+    /// Returns the index of the item in a leaf (`Ok`), or the index at which it would be inserted (`Err`).
     fn item(&mut self, items: &[T]) -> Result<usize, usize>;
 }
 
-/// A path to the first or last item.
+/// A search for the first or last item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TreeEnd {
     First,
@@ -74,7 +75,7 @@ impl<T: Item> Seek<T> for TreeEnd {
     }
 }
 
-/// A child of an inner node.
+/// A child of an inner node, with its summary.
 #[derive(Debug)]
 pub(crate) struct Child<T: Item> {
     pub(crate) summary: T::Summary,
@@ -97,7 +98,7 @@ impl<T: Item> Child<T> {
     }
 }
 
-/// Returns the contents of a node; never empty except during a change.
+/// The contents of a node, which are never empty except during a change.
 #[derive(Debug, Clone)]
 pub(crate) enum Items<T: Item> {
     Leaf(Vec<T>),
@@ -130,7 +131,7 @@ impl<T: Item> Items<T> {
 #[derive(Debug, Clone)]
 struct Node<T: Item> {
     items: Items<T>,
-    /// Bytes of the items, as accounted to used memory.
+    /// Bytes of the items, as counted in the used memory.
     counted_bytes: CountedBytes,
 }
 
@@ -152,7 +153,7 @@ struct NodeEdges {
     last: bool,
 }
 
-/// The items of a node during a change, with an overflow that becomes its right sibling.
+/// The items of a node during a change. If there are too many, the overflow becomes a new node to the right.
 #[derive(Debug)]
 pub(crate) struct NodeEdit<'a, I> {
     items: &'a mut Vec<I>,
@@ -174,8 +175,8 @@ impl<'a, I> NodeEdit<'a, I> {
         self.items.remove(index)
     }
 
-    /// Inserts an item before `index`. A full node is halved, except at an end of the tree, where its items stay
-    /// together.
+    /// Inserts an item before `index`. A full node is halved, except at an end of the tree, where the existing items
+    /// stay together.
     pub(crate) fn insert(&mut self, index: usize, item: I) {
         let len = self.items.len();
         let is_last = index == len && (self.at_ends.last || !self.is_after.is_empty());
@@ -214,8 +215,8 @@ impl<T: Item> Node<T> {
         }
     }
 
-    /// Returns a node for editing, after copying it if it is shared. If `found` is set, this happens only if the item
-    /// exists.
+    /// Returns a node for editing; a shared node is copied first. If `found` is set, returns `None` without copying a
+    /// shared node that does not contain the item.
     fn make_unique<'a>(node: &'a mut Arc<Self>, seek: &impl Seek<T>, found: bool) -> Option<&'a mut Self> {
         if found && Arc::strong_count(node) > 1 {
             node.find(&mut seek.clone())?;
@@ -233,7 +234,7 @@ impl<T: Item> Node<T> {
         }
     }
 
-    /// Edits the leaf at the end of the path, like [`Tree::change`]. Returns whether anything changed.
+    /// Edits the leaf that the search finds, like [`Tree::change`]. Returns whether anything changed.
     fn edit_item<S: Seek<T>>(
         &mut self,
         way: &mut ChangePath<T, S>,
@@ -283,7 +284,7 @@ impl<T: Item> Node<T> {
         true
     }
 
-    /// Splits off the items from the path's position on.
+    /// Splits off the items that start at the searched position.
     fn split_off(&mut self, mut seek: impl Seek<T>) -> Items<T> {
         let rest = match &mut self.items {
             Items::Leaf(items) => {
@@ -320,7 +321,7 @@ impl<T: Item> Node<T> {
     }
 }
 
-/// Removes an empty child, or merges a small one with a neighbour if they fit into one node.
+/// Removes an empty child, or merges a small one with a neighbour if both fit into one node.
 fn merge<T: Item>(children: &mut Vec<Child<T>>, index: usize) {
     let len = |index: usize| children.get(index).map_or(MAX_ITEMS, |child| child.node.items.len());
     if len(index) == 0 {
@@ -337,39 +338,38 @@ fn merge<T: Item>(children: &mut Vec<Child<T>>, index: usize) {
     }
 }
 
-/// An edit of a leaf: its items, the position found, and the remaining path.
+/// A function that edits a leaf. It receives the leaf's items, the position found, and the final state of the search.
 trait ItemEdit<T, S>: FnMut(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) {}
 impl<T, S, F: FnMut(&mut NodeEdit<'_, T>, Result<usize, usize>, &S)> ItemEdit<T, S> for F {}
 
-/// The state of a change. It is passed from node to node by reference, because moving it by value would cost as much as
-/// a search.
+/// The state of a change. It is passed between nodes by reference, because moving it would cost as much as a search.
 struct ChangePath<T: Item, S> {
     seek: S,
-    /// Whether nothing is changed unless the item exists.
+    /// Whether the change requires that the item exists.
     found: bool,
     /// Whether the current node is the first or last at its depth.
     at_ends: NodeEdges,
-    /// Items that did not fit the node, passed back to its parent.
+    /// Items that did not fit in the node, for its parent to insert as a new node.
     is_after: Option<Items<T>>,
 }
 
 impl<T: Item> Tree<T> {
-    /// Returns the label that a parent node would keep; `None` for an empty tree.
+    /// Returns the summary of the root; `None` for an empty tree.
     pub(crate) fn label(&self) -> Option<T::Summary> {
         self.root.as_ref().map(|root| root.items.label())
     }
 
-    /// Returns the item at the end of the path.
+    /// Returns the item that the search finds.
     pub(crate) fn find(&self, seek: &mut impl Seek<T>) -> Option<&T> {
         self.root.as_ref()?.find(seek)
     }
 
-    /// Returns the item at the end of the path, for editing. Its label must not change.
+    /// Returns the item that the search finds, for editing. The edit must not change the summary of any node.
     pub(crate) fn find_mut(&mut self, seek: impl Seek<T>) -> Option<&mut T> {
         Node::make_unique(self.root.as_mut()?, &seek, true)?.find_mut(seek)
     }
 
-    /// Edits the leaf at the end of the path, whether or not the item exists.
+    /// Edits the leaf that the search finds, even if the item does not exist.
     pub(crate) fn edit_item<S: Seek<T>, R>(
         &mut self,
         seek: S,
@@ -379,7 +379,7 @@ impl<T: Item> Tree<T> {
         self.edit_by(seek, false, change)
     }
 
-    /// Edits the leaf that holds the item. If it does not exist, returns `None` and copies nothing.
+    /// Edits the leaf that contains the item. If the item does not exist, returns `None` and copies nothing.
     pub(crate) fn edit_found<S: Seek<T>, R>(
         &mut self,
         seek: S,
@@ -411,7 +411,7 @@ impl<T: Item> Tree<T> {
         result
     }
 
-    /// Splits off the items from the path's position on.
+    /// Splits off the items that start at the searched position.
     pub(crate) fn split_off(&mut self, seek: impl Seek<T>) -> Self {
         let Some(root) = &mut self.root else { return Self::default() };
         let rest = Arc::make_mut(root).split_off(seek);
@@ -421,7 +421,7 @@ impl<T: Item> Tree<T> {
         rest
     }
 
-    /// Removes an empty root, and replaces a root with one child by that child.
+    /// Removes an empty root, and replaces a root that has one child by that child.
     fn collapse_root(&mut self) {
         while let Some(root) = &self.root {
             self.root = match &root.items {
@@ -437,12 +437,12 @@ impl<T: Item> Tree<T> {
         self.iter_from(&mut TreeEnd::First)
     }
 
-    /// Iterates forward from a position.
+    /// Iterates forward from the searched position.
     pub(crate) fn iter_from(&self, seek: &mut impl Seek<T>) -> Iter<'_, T> {
         self.iter_by(seek, false)
     }
 
-    /// Iterates backward from a position.
+    /// Iterates backward from the searched position.
     pub(crate) fn backward_from(&self, seek: &mut impl Seek<T>) -> Iter<'_, T> {
         self.iter_by(seek, true)
     }
@@ -472,7 +472,7 @@ impl<T: Item> Tree<T> {
     }
 }
 
-/// The remaining items of each inner node on the path, and of the leaf.
+/// An iterator: for each inner node on the path, and the leaf, the items that remain to be visited.
 pub(crate) struct Iter<'a, T: Item> {
     inner: SmallVec<[slice::Iter<'a, Child<T>>; 4]>,
     leaf: slice::Iter<'a, T>,
@@ -518,8 +518,8 @@ impl<T: Item> Tree<T> {
         }
     }
 
-    /// Checks the structure: equal leaf depth, no empty or oversized node, and labels accepted by `fits`.
-    /// Returns the height.
+    /// Checks the structure: all leaves have equal depth, no node is empty or oversized, and `fits` accepts each
+    /// summary. Returns the height.
     pub(crate) fn check(&self, fits: &impl Fn(&T::Summary, &Items<T>) -> bool) -> usize {
         fn height<T: Item>(items: &Items<T>, fits: &impl Fn(&T::Summary, &Items<T>) -> bool) -> usize {
             assert!((1..=MAX_ITEMS).contains(&items.len()), "{} items", items.len());

@@ -1,10 +1,10 @@
 //! Usage counters of a key, in two bytes per entry.
 //!
-//! Their meaning depends on the eviction policy. For LRU they are the second of the last access, modulo 2^16.
-//! For LFU, as in Redis ("Using Redis as an LRU cache"), the low byte is a logarithmic counter and the high
-//! byte the minute of its last decay, modulo 2^8. Both clocks wrap, after 18 and 4 hours, so every key must
-//! be aged more often than that ([`Usage::aged_lru`], [`Usage::aged_lfu`], through
-//! [`crate::Keyspace::age_usage_step`]). Idle times are then exact to the second up to 9 hours and saturate there.
+//! The eviction policy defines their meaning. For LRU they are the second of the last access, modulo 2^16. For LFU, as
+//! in Redis ("Using Redis as an LRU cache"), the low byte is a logarithmic counter and the high byte the minute of its
+//! last decay, modulo 2^8. Both clocks wrap around, after 18 and 4 hours, so the counters of every key must be aged
+//! more often than that ([`Usage::aged_lru`], [`Usage::aged_lfu`], through [`crate::Keyspace::age_usage_step`]). Idle
+//! times are then exact to the second up to 9 hours; longer times are reported as 9 hours.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -15,19 +15,19 @@ static NEW_KEY_USAGE: AtomicU16 = AtomicU16::new(0);
 
 /// Initial LFU counter of a new key, so that it is not evicted first.
 const INITIAL_LFU_COUNTER: u8 = 5;
-/// Maximum idle time in seconds that the two bytes can show; longer times saturate.
+/// Maximum idle time in seconds that the two bytes can represent. Longer times are reduced to this.
 const MAX_IDLE: u16 = 1 << 15;
 
-/// The raw counter bytes; see the module for their meaning.
+/// The two bytes of usage counters; see the module documentation for their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage(pub u16);
 
 /// Parameters of the LFU counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LfuSettings {
-    /// How many accesses the counter takes to rise (`lfu-log-factor`).
+    /// Determines how many accesses are needed to increment the counter (`lfu-log-factor`).
     pub log_factor: u32,
-    /// Minutes until the counter falls by one (`lfu-decay-time`); 0 means never.
+    /// Number of minutes after which the counter is decremented (`lfu-decay-time`); 0 means never.
     pub decay_minutes: u32,
 }
 
@@ -40,7 +40,7 @@ fn minute(now: Millis) -> u8 {
 }
 
 impl Usage {
-    /// Returns the LRU usage of a key accessed now.
+    /// Returns the LRU usage of a key that was accessed at `now`.
     #[must_use]
     pub fn with_access_time(now: Millis) -> Self {
         Self(second(now))
@@ -61,14 +61,14 @@ impl Usage {
         Self::of(counter, now)
     }
 
-    /// Returns the usage for a newly created key. It must be refreshed with [`Self::set_for_new_keys`] regularly, since
-    /// this crate reads no clock.
+    /// Returns the usage for a newly created key. [`Self::set_for_new_keys`] must be called regularly to update it,
+    /// because this crate reads no clock.
     #[must_use]
     pub fn for_new_keys() -> Self {
         Self(NEW_KEY_USAGE.load(Ordering::Relaxed))
     }
 
-    /// Makes this usage the one that newly created keys get.
+    /// Makes this the usage of keys that are created from now on.
     pub fn set_for_new_keys(self) {
         NEW_KEY_USAGE.store(self.0, Ordering::Relaxed);
     }
@@ -79,7 +79,7 @@ impl Usage {
         u64::from(second(now).wrapping_sub(self.0))
     }
 
-    /// Returns the usage at `now`, protected from clock wrap-around for another 9 hours.
+    /// Returns the usage at `now`, with a time that will not wrap around for another 9 hours.
     #[must_use]
     pub fn aged_lru(self, now: Millis) -> Self {
         if second(now).wrapping_sub(self.0) > MAX_IDLE {
@@ -117,7 +117,7 @@ impl Usage {
         Self::of(counter, now)
     }
 
-    /// Returns the usage at `now`, protected from clock wrap-around for another 4 hours.
+    /// Returns the usage at `now`, with a time that will not wrap around for another 4 hours.
     #[must_use]
     pub fn aged_lfu(self, now: Millis, settings: LfuSettings) -> Self {
         let counter = self.frequency(now, settings);
@@ -162,7 +162,7 @@ mod tests {
                 after.push(usage.frequency(now, SETTINGS));
             }
         }
-        // Redis's documentation gives 10, 18 and 142 for factor 10.
+        // According to Redis's documentation, the counters are 10, 18 and 142 for a factor of 10.
         assert!((8..14).contains(&after[0]) && (15..24).contains(&after[1]), "{after:?}");
         assert!((125..160).contains(&after[2]), "{after:?}");
         let later = Millis(now.0 + 100 * 60_000);

@@ -15,15 +15,15 @@ pub use crate::sorted_set::SortedSetRef;
 use crate::stream::StreamPart;
 pub use crate::stream::StreamRef;
 
-/// Maximum length of a string that Redis stores together with its object header and reports as `embstr`.
+/// Maximum length of a string that Redis embeds in its object and reports as `embstr`.
 const MAX_EMBEDDED: usize = 44;
 
-/// A string and its OBJECT ENCODING hint.
+/// A string, and how it was produced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StringRef<'a> {
     /// The string bytes.
     pub bytes: &'a [u8],
-    /// How the string was produced.
+    /// How the string was produced, which determines its OBJECT ENCODING.
     pub encoding_hint: EncodingHint,
 }
 
@@ -62,7 +62,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// A view of a value stored as bytes.
+    /// Returns a view of a value that is stored as bytes.
     #[inline(always)]
     pub(crate) fn flat(form: ValueEncoding, bytes: &'a [u8]) -> Self {
         match form {
@@ -142,7 +142,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns a lower bound of the next element expiry.
+    /// Returns a lower bound of the time at which the next element expires.
     pub(crate) fn next_due(&self) -> Option<Millis> {
         match self {
             Self::String(_) | Self::List(_) | Self::Set(_) | Self::SortedSet(_) | Self::Stream(_) => None,
@@ -164,7 +164,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A view for one kind of value; commands use it to check the type.
+/// A view of one kind of value. Commands use it to check the type of a key.
 pub trait TypedView {
     /// The type of the view, with the lifetime of the borrowed value.
     type At<'a>;
@@ -235,10 +235,10 @@ impl TypedView for StreamRef<'_> {
     }
 }
 
-/// A value, or a part of one, passed to a snapshot visitor.
+/// A value, or a part of one, that a snapshot visits.
 #[derive(Debug, Clone, Copy)]
 pub enum SnapshotValue<'a> {
-    /// A complete value, which is visited at once.
+    /// A complete value.
     Whole(Value<'a>),
     /// Some elements of a value that is too large to visit at once.
     Part(ValuePart<'a>),
@@ -247,15 +247,15 @@ pub enum SnapshotValue<'a> {
 /// Some elements of a large value.
 #[derive(Debug, Clone, Copy)]
 pub struct ValuePart<'a> {
-    /// Number of elements of the whole value at the cut, which is the sum over all parts.
+    /// Number of elements of the whole value when the snapshot was taken, which is the sum over all parts.
     pub total: usize,
-    /// Whether this is the first part of the value. The other parts follow without other keys in between.
+    /// Whether this is the first part of the value. The other parts follow directly, without other keys in between.
     pub first: bool,
     /// The elements of this part.
     pub elements: PartElements<'a>,
 }
 
-/// The elements of a part, possibly none.
+/// The elements of one part, which may be empty.
 #[derive(Debug, Clone, Copy)]
 pub enum PartElements<'a> {
     /// Elements of a list.

@@ -1,9 +1,10 @@
-//! Variable-length integers: seven bits per byte, lowest first; the high bit marks that more bytes follow.
+//! Variable-length integers: seven bits per byte, lowest bits first. The high bit of a byte means that more bytes
+//! follow.
 
-/// Maximum encoded length.
+/// Maximum length of an encoded integer in bytes.
 pub(crate) const MAX: usize = usize::BITS.div_ceil(7) as usize;
 
-/// Decodes the integer at `at` and advances `at`.
+/// Decodes the integer at offset `at`, and advances `at` past it.
 #[inline]
 pub(crate) fn read(bytes: &[u8], at: &mut usize) -> usize {
     let (mut value, mut shift) = (0, 0);
@@ -18,7 +19,7 @@ pub(crate) fn read(bytes: &[u8], at: &mut usize) -> usize {
     }
 }
 
-/// Encodes an integer at `at` and advances `at`.
+/// Encodes an integer at offset `at`, and advances `at` past it.
 #[inline]
 pub(crate) fn write<const ROOM: usize>(out: &mut [u8; ROOM], at: &mut usize, mut value: usize) {
     while value >= 0x80 {

@@ -1,4 +1,4 @@
-//! Slots that are being imported count as empty while their keys exist.
+//! Slots that are being imported count as empty although they contain keys.
 
 use clock::Millis;
 use keyspace::{KeyLookup, Keyspace, PackedValue};

@@ -1,4 +1,4 @@
-//! Only the holder of the global lock may wait for a slot while holding another.
+//! Only the thread that holds the global lock may wait for a slot while holding another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ fn slot_number(number: u16) -> Slot {
     Slot::new(number).expect("below 16384")
 }
 
-/// Threads that lock declared slots, take slots one by one under the global lock, or lock all slots must all
-/// finish.
+/// Some threads lock declared slots, some lock slots one by one under the global lock, and some lock all slots. All of
+/// them must finish.
 #[test]
 fn lock_users_do_not_deadlock() {
     const ROUNDS: u16 = 200;
@@ -41,7 +41,7 @@ fn lock_users_do_not_deadlock() {
     });
 }
 
-/// While one slot stays locked, a thread that wants all slots, to lock them or for a cut, must hold none.
+/// While one slot stays locked, a thread that waits for all slots must not keep any of them locked.
 #[test]
 fn waiting_for_all_slots_holds_none() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
@@ -54,7 +54,7 @@ fn waiting_for_all_slots_holds_none() {
         wanting(|keyspace| drop(LockedSlots::all(&keyspace.acquire_global_lock()))),
         wanting(|keyspace| drop(keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()))),
     ];
-    // While these slots stay locked, the others become free again and again.
+    // While the first slot stays locked, the others must become free again and again.
     for round in 0..100 {
         for other in [0, 39, 41, 8999, 9001, 16382] {
             let wait_policy = |waited| waited < Duration::from_secs(20);
@@ -75,7 +75,8 @@ fn waiting_for_all_slots_holds_none() {
     );
 }
 
-/// Slots that were locked together are published before any is unlocked, so the next owner sees exact counts.
+/// Slots that were locked together are all published before any is unlocked, so the next thread that locks one sees
+/// exact counts.
 #[test]
 fn slots_unlocked_together_are_published_first() {
     let keyspace = Keyspace::new(1, 1);

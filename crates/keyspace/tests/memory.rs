@@ -1,4 +1,4 @@
-//! Reported memory is exact, and memory is given back. This is a single test, because the pool is process-wide.
+//! Reported memory is exact, and memory is released. This is a single test, because the memory pool is process-wide.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn insert_keys(keyspace: &Keyspace, name: &str, value: PackedValue<'_>) {
     guard.table(0).insert(&key, value, None);
 }
 
-/// Returns the bytes that deleting the key would free, as reported by the table.
+/// Returns the bytes that deleting the key would free, according to the table.
 fn reported_bytes(keyspace: &Keyspace, name: &str) -> usize {
     let key = keyspace.key(name.as_bytes());
     let mut guard = keyspace.lock(key.slot());
@@ -41,7 +41,7 @@ fn memory_is_counted_exactly_and_freed() {
     bytes_kept_for_snapshots_are_counted();
     nodes_kept_for_snapshots_are_counted();
     entry_bytes_match_memory_freed_by_deletion();
-    // Use few slots, so that each has as many keys as with millions of keys.
+    // Use few slots, so that each has as many keys as in a server with millions of keys.
     let name = |number: usize| format!("{{{}}}{number:012}", number % 1000);
     let keyspace = Keyspace::new(1, 16);
     for len in [8, 32, 200, 5000] {
@@ -72,7 +72,7 @@ fn memory_is_counted_exactly_and_freed() {
     }
 }
 
-/// Overwritten and deleted strings are counted as kept exactly until the snapshot has passed them.
+/// Overwritten and deleted strings are counted exactly until the snapshot that needs them has visited them.
 fn bytes_kept_for_snapshots_are_counted() {
     let keyspace = Arc::new(Keyspace::new(1, 16));
     let (small, large) = (vec![1; 40], vec![2; 50_000]);
@@ -100,8 +100,7 @@ fn bytes_kept_for_snapshots_are_counted() {
     assert_eq!((long, snapshot_only_bytes()), (10, 0));
 }
 
-/// Nodes that a list or stream no longer shares with a snapshot are counted until the snapshot has walked
-/// them.
+/// Nodes that a list or stream no longer shares with a snapshot are counted until the snapshot has visited them.
 fn nodes_kept_for_snapshots_are_counted() {
     const ITEMS: usize = 2000;
     const BYTES: usize = ITEMS * 100;
@@ -149,7 +148,7 @@ fn nodes_kept_for_snapshots_are_counted() {
     }
 }
 
-/// Strings and hashes of many sizes, each among others of similar size.
+/// Deletes strings and hashes of many sizes, each among others of similar size.
 fn entry_bytes_match_memory_freed_by_deletion() {
     let keyspace = Keyspace::new(1, 16);
     let check = |what: &str, keys: usize, value: PackedValue<'_>| {

@@ -14,15 +14,15 @@ const LIMITS: ListpackBounds = ListpackBounds { entries: 128, value: 64 };
 
 struct SetUnderTest {
     keyspace: Arc<Keyspace>,
-    /// Expected scores and names.
+    /// Expected members: the bits of the score, and the name.
     reference: BTreeSet<(u64, Vec<u8>)>,
     random: u64,
 }
 
-/// Scores and names that a reader must see.
+/// The scores and names that a reader must see, in order.
 type Expected = Vec<(u64, Vec<u8>)>;
 
-/// Makes a member's name. Some names are too long for a page.
+/// Returns the name of a member. Some names are too long for a page.
 fn name(number: u64) -> Vec<u8> {
     let mut name = number.to_string().into_bytes();
     if number.is_multiple_of(97) {
@@ -75,7 +75,7 @@ impl SetUnderTest {
         self.with_slots(|slots, slot, _| drop(slots.slot_mut(slot).take(0)));
     }
 
-    /// Pins a random range of ranks; also returns the expected members.
+    /// Pins a random range of ranks. Also returns the expected members.
     fn check_pinned(&mut self) -> Option<(PinnedMembers, Expected)> {
         let most = self.reference.len() as u64 + 1;
         let (one, other, reversed) =

@@ -1,4 +1,4 @@
-//! Concurrent snapshots, and slots that are unlocked while a walk visits their keys.
+//! Tests concurrent snapshots, and that slots are unlocked while a snapshot visits their keys.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,8 +32,7 @@ fn all_entries(snapshot: &mut Snapshot) -> BTreeMap<Vec<u8>, Vec<u8>> {
     seen
 }
 
-/// A slot that is pinned for one snapshot is pinned for the next too: snapshots do not wait for each other's
-/// walks.
+/// A slot that is pinned for one snapshot can be pinned for another one, so snapshots do not wait for each other.
 #[test]
 fn concurrent_snapshots_see_their_own_cut() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
@@ -64,7 +63,7 @@ fn concurrent_snapshots_see_their_own_cut() {
     assert!(keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).is_some());
 }
 
-/// A walk visits copies: the visitor may lock the slot being walked, and long values arrive whole.
+/// A snapshot visits copies: the visitor may lock the visited slot, and long values are visited as a whole.
 #[test]
 fn slot_is_unlocked_while_walk_visits_keys() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
@@ -86,8 +85,7 @@ fn slot_is_unlocked_while_walk_visits_keys() {
     assert_eq!(seen, [(b"{a}long".to_vec(), long), (b"{a}short".to_vec(), b"value".to_vec())]);
 }
 
-/// Snapshots read by commands do not take up a permanent place: a cut waits for them, but for no other
-/// snapshot.
+/// Taking a snapshot waits for snapshots that commands read, because those end soon, but for no other snapshot.
 #[test]
 fn cut_waits_for_snapshots_read_by_commands() {
     let keyspace = Arc::new(Keyspace::new(1, 1));

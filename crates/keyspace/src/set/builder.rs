@@ -9,8 +9,7 @@ use crate::large::Large;
 use crate::packed::{self, COUNT_LEN, MAX_BYTES, MAX_ELEMENTS, Shape, ValueSummary};
 use crate::table::DetachedValue;
 
-/// A set that belongs to no table yet. Its encoding follows the thresholds as if members were added one at a
-/// time.
+/// A set that is not stored yet. Its encoding follows the thresholds as if the members were added one at a time.
 #[derive(Debug)]
 pub struct SetBuilder {
     shape: OwnedSet,
@@ -35,7 +34,7 @@ impl SetBuilder {
         }
     }
 
-    /// Returns the thresholds for its encoding.
+    /// Returns the thresholds that determine the set's encoding.
     #[must_use]
     pub fn bounds(&self) -> SetBounds {
         self.bounds
@@ -45,7 +44,7 @@ impl SetBuilder {
         Self { shape: OwnedSet::Packed(packed.to_vec()), value_encoding: form, bounds }
     }
 
-    /// Hints that `count` members are added next, new or not; the encoding is chosen as if all were new.
+    /// Hints that `count` members will be added next. The encoding is chosen as if all of them were new.
     pub fn reserve_encoding(&mut self, count: usize) {
         let about = ValueSummary { count: count as u32, ..ValueSummary::for_encoding(self.value_encoding) };
         self.value_encoding = self.value_encoding.set_encoding_after_adding(&about, self.bounds);
@@ -101,7 +100,7 @@ impl SetBuilder {
         }
     }
 
-    /// A read-only view.
+    /// Returns a read-only view of the set.
     #[must_use]
     pub fn as_ref(&self) -> SetRef<'_> {
         let shape = match &self.shape {
@@ -125,7 +124,7 @@ impl SetBuilder {
     }
 }
 
-/// Returns whether a packed set of `len` bytes must become large when this addition makes it `count` members long.
+/// Returns whether a packed set of `len` bytes must become large when `addition` gives it `count` members.
 pub(super) fn must_become_large(
     addition: &MemberAddition,
     len: usize,
@@ -143,7 +142,7 @@ pub(super) fn large(packed: &[u8]) -> Box<LargeFields<SetFields>> {
     fields
 }
 
-/// Describes a member added to a large set that now has `count` members.
+/// Summarizes a large set for its encoding: `member` was added and is now one of `count` members.
 pub(super) fn summary_of(member: &[u8], count: usize) -> ValueSummary {
     let form =
         if resp::parse_i64(member).is_some() { ValueEncoding::IntsetSet } else { ValueEncoding::ListpackSet };
@@ -155,7 +154,7 @@ pub(super) fn summary_of(member: &[u8], count: usize) -> ValueSummary {
 }
 
 impl MemberAddition {
-    /// Describes a packed set that has `count` members after this addition.
+    /// Summarizes a packed set for its encoding: it has `count` members after this addition.
     pub(super) fn summary_of(&self, count: usize) -> ValueSummary {
         let form = if self.integers { ValueEncoding::IntsetSet } else { ValueEncoding::ListpackSet };
         ValueSummary {

@@ -23,7 +23,7 @@ impl Table {
         self.set(place).expect("the caller has seen that it is a set")
     }
 
-    /// Returns the members of a large set, for editing. Snapshots that need the entry pin it first.
+    /// Returns the members of a large set, for editing. They are pinned first for the snapshots that need the entry.
     fn large_set_mut(&mut self, place: EntryRef) -> Option<&mut LargeFields<SetFields>> {
         if let Large::Set(fields) = self.entries.overflow_mut(place)? { Some(fields) } else { None }
     }
@@ -66,8 +66,8 @@ impl Table {
         is_new
     }
 
-    /// Adds several members to the set at `place` and returns how many are new. A packed set is rewritten
-    /// once for all of them.
+    /// Adds several members to the set at `place` and returns how many were new. A packed set is rewritten once for all
+    /// members.
     pub fn set_add_all<'m>(
         &mut self,
         mut place: EntryRef,
@@ -112,12 +112,12 @@ impl Table {
         }
     }
 
-    /// Removes a member of the set at `place`. Returns whether it existed. The caller must delete the key
-    /// when the set becomes empty.
+    /// Removes a member of the set at `place`. Returns whether the member existed. The caller must delete the key when
+    /// the set becomes empty.
     pub fn set_remove(&mut self, place: EntryRef, key: &Key<'_>, member: &[u8]) -> (EntryRef, bool) {
         let set = self.expect_set(place);
         let Shape::Packed(packed) = set.shape else {
-            // Look up first: removing a missing member must not pin the set.
+            // Look up the member first, because removing a missing member must not pin the set.
             let found = set.contains(member);
             return (place, found && self.large_set_mut(place).is_some_and(|fields| fields.remove(member)));
         };
@@ -131,8 +131,8 @@ impl Table {
         (self.entries.splice(place, key, &splice), true)
     }
 
-    /// Removes the member chosen by `random`, a uniform random number, and puts it into `member`. The caller
-    /// must delete the key when the set becomes empty.
+    /// Removes the member that the uniform random number `random` selects, and puts it into `member`. The caller must
+    /// delete the key when the set becomes empty.
     pub fn set_pop(&mut self, place: EntryRef, key: &Key<'_>, random: u64, member: &mut Vec<u8>) -> EntryRef {
         member.clear();
         let set = self.expect_set(place);

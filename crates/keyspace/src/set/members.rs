@@ -1,17 +1,17 @@
 //! The packed binary format of a set.
 //!
 //! ```text
-//!  0       2       3
+//! 0       2       3
 //! +-------+-------+---------+---------+-----+
 //! | count | width | integer | integer | ... |    ascending integers of `width` bytes each, 1 to 8
 //! +-------+-------+---------+---------+-----+
 //! | count |   0   | length | member | ...  |    arbitrary members in insertion order
 //! +-------+-------+------------------------+
-//!  u16      u8
+//! u16      u8
 //! ```
 //!
-//! An empty set is only the count. Lengths are encoded as in [`crate::varint`]. The layout is independent of
-//! OBJECT ENCODING. An edit computes the changed bytes and splices them in.
+//! An empty set is only the count. Lengths are encoded as in [`crate::varint`]. The layout is independent of OBJECT
+//! ENCODING. An edit computes the changed bytes, which then replace a range of the set.
 
 use std::cmp::Ordering;
 use std::ops::{Deref, Range};
@@ -22,7 +22,7 @@ use crate::packed::COUNT_LEN;
 use crate::varint;
 
 const MEMBERS_OFFSET: usize = COUNT_LEN + 1;
-/// Length of the longest integer in decimal digits, including the sign.
+/// Maximum number of decimal digits of an integer, including the sign.
 const MAX_DIGITS: usize = 20;
 
 /// A member of a set.
@@ -30,7 +30,7 @@ const MAX_DIGITS: usize = 20;
 pub enum SetMember<'a> {
     /// A member whose bytes are stored as they are.
     Bytes(&'a [u8]),
-    /// A member stored as an integer and converted to decimal digits.
+    /// A member stored as an integer. Its bytes are the decimal digits.
     Integer(Digits),
 }
 
@@ -85,7 +85,7 @@ impl Ord for SetMember<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PackedMembers<'a> {
     Integers(Integers<'a>),
-    /// The packed bytes of the set.
+    /// Members in insertion order, each after its length.
     Strings(&'a [u8]),
 }
 
@@ -127,7 +127,7 @@ impl Integers<'_> {
         last >> (64 - 8 * self.width)
     }
 
-    /// Returns the index of an integer, or where it would be inserted.
+    /// Returns the index of an integer, or the index at which it would be inserted.
     fn search(&self, value: i64) -> Result<usize, usize> {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -192,7 +192,7 @@ impl<'a> PackedMembers<'a> {
         }
     }
 
-    /// Returns the members stored without an order.
+    /// Returns the members if they are stored unsorted; otherwise nothing.
     pub(crate) fn unordered(self) -> impl Iterator<Item = &'a [u8]> + Clone {
         let packed = if let Self::Strings(packed) = self { packed } else { &[] };
         string_members(packed).map(|(_, member)| member)
@@ -210,7 +210,7 @@ impl<'a> PackedMembers<'a> {
     }
 }
 
-/// The byte replacement that adds a member to a packed set.
+/// The byte range to replace, and its replacement, to add a member to a packed set.
 #[derive(Debug)]
 pub(crate) struct MemberAddition {
     /// The range of bytes to replace.
@@ -224,7 +224,7 @@ pub(crate) struct MemberAddition {
 }
 
 impl MemberAddition {
-    /// Returns the replacement that adds `member`; `None` if it exists.
+    /// Returns the byte replacement that adds `member`; `None` if the set contains it already.
     pub(crate) fn from_packed(packed: &[u8], member: &[u8]) -> Option<Self> {
         let members = PackedMembers::from_packed(packed);
         let PackedMembers::Integers(integers) = members else {
@@ -241,7 +241,7 @@ impl MemberAddition {
             let start = integers.byte_range(at).start;
             start..start
         } else {
-            // All integers are stored with the width of the widest.
+            // All integers are stored with the width of the widest one.
             with.push(width as u8);
             let all = integers.iter().take(at).chain([value]).chain(integers.iter().skip(at));
             all.for_each(|value| push_integer(&mut with, value, width));
@@ -261,7 +261,7 @@ impl MemberAddition {
         }
     }
 
-    /// Converts the integers to strings because a non-integer member joins them.
+    /// Returns the replacement that adds the first non-integer, which converts all integers to strings.
     fn of_first_string(integers: &Integers<'_>, member: &[u8]) -> Self {
         let mut with = SmallVec::new();
         push_all_as_strings(&mut with, integers);
@@ -273,7 +273,7 @@ impl MemberAddition {
     }
 }
 
-/// Converts sorted integers to strings.
+/// Converts a packed set of integers to strings.
 pub(crate) fn convert_to_strings(packed: &mut Vec<u8>) {
     if let PackedMembers::Integers(integers) = PackedMembers::from_packed(packed) {
         let mut with = SmallVec::new();

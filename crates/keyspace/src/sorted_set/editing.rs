@@ -44,13 +44,14 @@ impl Table {
         self.sorted_set(place).expect("the caller has seen that it is a sorted set")
     }
 
-    /// Returns the members of a large sorted set, for editing. Snapshots that need the entry pin it first.
+    /// Returns the members of a large sorted set, for editing. They are pinned first for the snapshots that need the
+    /// entry.
     fn large_sorted_set_mut(&mut self, place: EntryRef) -> Option<&mut LargeFields<SortedSetFields>> {
         if let Large::SortedSet(members) = self.entries.overflow_mut(place)? { Some(members) } else { None }
     }
 
-    /// Updates the score of a member of the sorted set at `place`. `decide` receives the current score, if
-    /// the member exists, and returns the new one (never NaN) or `None` to change nothing.
+    /// Updates the score of a member of the sorted set at `place`. `decide` receives the member's current score, if it
+    /// exists, and returns the new score (never NaN), or `None` to change nothing.
     pub fn sorted_set_update(
         &mut self,
         place: EntryRef,
@@ -78,7 +79,7 @@ impl Table {
                 let Some(new) = decide(score).filter(|new| score != Some(*new)) else {
                     return self.update_encoding_for(place, name, bounds);
                 };
-                // A score that took eight bytes keeps eight, so that its entry stays in place.
+                // Encode a score in eight bytes if the old one took eight, so that its entry need not move.
                 let kept = EncodedScore::new(new, before.map_or(MIN_STORED_SCORE_LEN, <[u8]>::len));
                 let is_after = name.len() > bounds.value
                     || members.len() + usize::from(found.is_none()) > bounds.entries;
@@ -95,8 +96,8 @@ impl Table {
         }
     }
 
-    /// Updates the encoding for a name that was offered but not added (XX): Valkey checks name lengths before
-    /// it looks at the options.
+    /// Updates the encoding for a name that was not added because of the XX option. Valkey checks the lengths of names
+    /// before the option.
     fn update_encoding_for(&mut self, place: EntryRef, name: &[u8], bounds: ListpackBounds) -> EntryRef {
         if name.len() > bounds.value {
             self.entries.set_code(place, ValueEncoding::SkiplistSortedSet.code());
@@ -118,7 +119,7 @@ impl Table {
         let ScoredMember { name, score } = member;
         let count = packed::count(packed) + usize::from(found.is_none());
         let is_after = name.len() > bounds.value || count > bounds.entries;
-        // A listpack does not preserve the sign of zero, so adding 0.0 removes it.
+        // A listpack does not preserve the sign of zero; adding 0.0 makes it positive.
         let form = if is_after { ValueEncoding::SkiplistSortedSet } else { set.value_encoding };
         let score = if form == ValueEncoding::SkiplistSortedSet { score } else { score + 0.0 };
         let mut record = SmallVec::<[u8; 256]>::new();
@@ -131,7 +132,7 @@ impl Table {
         let cut = ElementBoundary::Element { score_bits: score::order_bits(score), name, is_after: false };
         let behind = records::records(packed).find(|other| other.member != name && !other.is_before(&cut));
         let to = behind.map_or(packed.len(), |behind| behind.start);
-        // Shift the records between the old and the new position.
+        // Shift the records between the old and the new position of the member.
         let mut with = SmallVec::<[u8; 512]>::new();
         let range = match found {
             Some(found) if found.end <= to => {
@@ -174,7 +175,7 @@ impl Table {
             }
             Shape::Large(members) => {
                 let member = lookup_key(name);
-                // Look up first: removing a missing member must not pin the set.
+                // Look up the member first, because removing a missing member must not pin the set.
                 let Some(found) = members.find(&member) else { return (place, None) };
                 let score = ScoredMember::from(members.field_at(found)).score;
                 if let Some(members) = self.large_sorted_set_mut(place) {
@@ -185,8 +186,8 @@ impl Table {
         }
     }
 
-    /// Removes the members with these ranks; `told` receives each member before its removal. The caller must delete the
-    /// key when the set becomes empty.
+    /// Removes the members whose ranks are in a range. `visit` receives each member before it is removed. The caller
+    /// must delete the key when the set becomes empty.
     pub fn sorted_set_remove_ranks(
         &mut self,
         place: EntryRef,
@@ -224,7 +225,7 @@ impl Table {
             name.clear();
             name.extend_from_slice(member.name);
             drop(members.entries.remove(removed, &lookup_key(&name)));
-            // Later members move to lower ranks. The next one may be removed immediately or by the next command.
+            // Later members move down to this rank. Prefetch the next one, which this or the next command may remove.
             next = members.member_at(ranks.start);
             if let Some(next) = next {
                 members.entries.prefetch_index(lookup_key(members.field_at(next).name).hash());

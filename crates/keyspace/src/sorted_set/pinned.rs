@@ -1,6 +1,6 @@
-//! Reads members of a large sorted set in order while others modify it.
+//! Reads members of a large sorted set in order while other threads modify it.
 //!
-//! A snapshot keeps the members but not their order ([`super`]). So the order of the wanted members is copied
+//! A snapshot preserves the members but not their order ([`super`]). So the order of the requested members is copied
 //! first, four bytes each; the snapshot keeps their entries in place until it is dropped.
 
 use std::ops::Range;
@@ -17,22 +17,22 @@ use crate::locked_slots::LockedSlots;
 use crate::packed::Shape;
 use crate::snapshot::Snapshot;
 
-/// Maximum number of members that are copied under one lock, which takes some microseconds.
+/// Maximum number of members that are copied while the slot is locked once, which takes some microseconds.
 const MEMBERS_PER_LOCK: usize = 256;
 const BYTES_PER_LOCK: usize = 32 << 10;
 
-/// The members with certain ranks, as of one moment.
+/// The members whose ranks were in a range at one moment.
 #[derive(Debug)]
 pub struct PinnedMembers {
     snapshot: Snapshot,
     slot: Slot,
-    /// The members' entries in visiting order.
+    /// The entries of the members, in the order in which they are visited.
     entries: Vec<EntryRef>,
 }
 
 impl Keyspace {
-    /// Pins the sorted set at `place`, whose slot is locked, to read the members with these ranks. Returns `None` in
-    /// the cases of [`Keyspace::pin_values`].
+    /// Pins the sorted set at `place`, whose slot must be locked, to read the members whose ranks are in a range.
+    /// Returns `None` in the same cases as [`Keyspace::pin_values`].
     pub fn pin_members(
         self: &Arc<Self>,
         slots: &mut LockedSlots<'_>,
@@ -48,7 +48,7 @@ impl Keyspace {
 }
 
 impl SortedSetRef<'_> {
-    /// Returns the entries of the members with these ranks, if the set is large.
+    /// Returns the entries of the members with these ranks; `None` if the set is packed.
     fn entries(&self, ranks: Range<usize>, reversed: bool) -> Option<Vec<EntryRef>> {
         let Shape::Large(members) = self.shape else { return None };
         let mut places = Vec::with_capacity(ranks.len());
@@ -65,7 +65,7 @@ impl SortedSetRef<'_> {
 }
 
 impl PinnedMembers {
-    /// Visits the members in batches, with the slot unlocked, until `visit` returns false.
+    /// Visits the members in batches, while the slot is unlocked, until `visit` returns false.
     pub fn visit(self, visit: &mut dyn FnMut(ScoredMember<'_>) -> bool) {
         let (mut left, mut copied) = (&self.entries[..], CopiedMembers::default());
         while !left.is_empty() {
@@ -83,7 +83,7 @@ impl PinnedMembers {
     }
 }
 
-/// Copied members; each has the end offset of its name in `names`.
+/// Copied members. The name of each member ends at an offset in `names`.
 #[derive(Default)]
 struct CopiedMembers {
     names: Vec<u8>,
@@ -91,7 +91,7 @@ struct CopiedMembers {
 }
 
 impl CopiedMembers {
-    /// Copies the first of these members, at least one.
+    /// Copies the first of these members; always at least one.
     fn copy_members(&mut self, members: &LargeFields<SortedSetFields>, places: &[EntryRef]) {
         places.iter().for_each(|place| members.entries.prefetch_at(*place));
         for place in places {

@@ -17,7 +17,7 @@ use crate::packed::COUNT_LEN;
 use crate::score::{self, EncodedScore};
 use crate::varint;
 
-/// A member of a packed sorted set and its byte range.
+/// A member of a packed sorted set, and the byte range of its record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MemberRecord<'a> {
     pub(crate) start: usize,
@@ -42,7 +42,7 @@ fn read_record(packed: &[u8], start: usize) -> MemberRecord<'_> {
     MemberRecord { start, end, score: score::read(&packed[at..member_at]), member: &packed[member_at..end] }
 }
 
-/// Returns the members of a packed sorted set, including the count prefix.
+/// Returns the members of a packed sorted set. `packed` includes the count prefix.
 #[inline]
 pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = MemberRecord<'_>> + Clone {
     let mut at = COUNT_LEN;

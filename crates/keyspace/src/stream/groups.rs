@@ -15,12 +15,12 @@ pub struct Group {
     /// Number of entries read up to `last_delivered`; `None` if unknown.
     pub entries_read: Option<u64>,
     pub(super) pending: Map<StreamId, PendingEntry>,
-    /// Pending entries by delivery time; built on first use.
+    /// Pending entries by delivery time. Built when first used.
     by_time: OnceLock<Map<(Millis, StreamId), ()>>,
     pub(super) consumers: Map<Arc<[u8]>, Consumer>,
 }
 
-/// An entry that was delivered to a consumer and not acknowledged.
+/// An entry that was delivered to a consumer but not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingEntry {
     /// The consumer that owns the entry.
@@ -48,14 +48,14 @@ impl Consumer {
         self.pending.len()
     }
 
-    /// Returns the pending entries from an id on.
+    /// Returns the ids of pending entries from `from` on, ascending.
     pub fn pending_from(&self, from: StreamId) -> impl Iterator<Item = StreamId> {
         self.pending.iter_from(&from).map(|(id, ())| *id)
     }
 }
 
 impl Group {
-    /// A group whose last delivered id is `last`.
+    /// Creates a group whose last delivered id is `last`.
     #[must_use]
     pub fn new(last: StreamId, read: Option<u64>) -> Self {
         Self { last_delivered: last, entries_read: read, ..Self::default() }
@@ -79,7 +79,7 @@ impl Group {
         self.pending.get(&id)
     }
 
-    /// Returns the pending entries from an id on.
+    /// Returns the pending entries with ids from `from` on, ascending.
     pub fn pending_from(&self, from: StreamId) -> impl Iterator<Item = (StreamId, &PendingEntry)> {
         self.pending.iter_from(&from).map(|(id, pending)| (*id, pending))
     }
@@ -108,14 +108,14 @@ impl Group {
         self.consumers.get(name)
     }
 
-    /// Returns the shared name of an existing consumer.
+    /// Returns the name of an existing consumer as a shared pointer.
     #[must_use]
     pub fn name_of(&self, consumer: &[u8]) -> Option<Arc<[u8]>> {
         let (name, _) = self.consumers.iter_from(consumer).next()?;
         (**name == *consumer).then(|| name.clone())
     }
 
-    /// Returns a consumer for updating its times.
+    /// Returns a consumer, for updating its times.
     pub fn consumer_mut(&mut self, name: &[u8]) -> Option<&mut Consumer> {
         self.consumers.get_mut(name)
     }
@@ -135,7 +135,7 @@ impl Group {
         is_new
     }
 
-    /// Assigns an entry to an existing consumer, taking it from another if necessary.
+    /// Assigns an entry to an existing consumer, even if another consumer owns the entry.
     pub fn assign(&mut self, id: StreamId, consumer: &Arc<[u8]>, delivered: Millis, count: u64) {
         let pending =
             PendingEntry { consumer: consumer.clone(), delivery_time: delivered, delivery_count: count };
@@ -159,7 +159,7 @@ impl Group {
         }
     }
 
-    /// Removes an entry from the pending entries. Returns whether it was pending.
+    /// Removes an entry from the pending entries. Returns whether the entry was pending.
     pub fn acknowledge(&mut self, id: StreamId) -> bool {
         let Some(pending) = self.take_pending(id) else { return false };
         if let Some(consumer) = self.consumers.get_mut(&*pending.consumer) {
@@ -176,7 +176,8 @@ impl Group {
         Some(pending)
     }
 
-    /// Removes a consumer and its pending entries. Returns the number of those.
+    /// Removes a consumer and its pending entries. Returns the number of those entries; `None` if there is no such
+    /// consumer.
     pub fn remove_consumer(&mut self, name: &[u8]) -> Option<usize> {
         let consumer = self.consumers.remove(name)?;
         consumer.pending.iter().for_each(|(id, ())| drop(self.take_pending(*id)));
@@ -224,7 +225,7 @@ impl Stream {
         self.groups.insert(name.into(), group);
     }
 
-    /// Removes a group and returns it, to be dropped by the caller.
+    /// Removes a group and returns it for the caller to drop.
     pub fn remove_group(&mut self, name: &[u8]) -> Option<Self> {
         let group = self.groups.remove(name)?;
         let mut gone = Self::default();

@@ -1,4 +1,4 @@
-//! A stream stored outside its entry, and the copies that snapshots hold.
+//! A stream stored outside its entry, and the copies that snapshots have of it.
 
 use super::{Producers, Stream, StreamCursor, StreamPart};
 use crate::captured::{Captured, MultipartWalk, ValueOwner};
@@ -9,14 +9,14 @@ use crate::pages::FillLevel;
 use crate::table::RemovedValue;
 use crate::value::{PartElements, ValuePart};
 
-/// A large stream. A snapshot holds a copy, which is O(1) because nodes are shared.
+/// A large stream, and a copy for each snapshot that has pinned it. Copying is O(1) because nodes are shared.
 #[derive(Debug, Default)]
 pub(crate) struct LargeStream {
     stream: Stream,
     pins: Vec<Pin>,
 }
 
-/// The copy that a snapshot holds.
+/// The copy of the stream for one snapshot.
 #[derive(Debug)]
 struct Pin {
     snapshot_bit: u32,
@@ -58,7 +58,7 @@ impl Stream {
         self.bytes + self.nodes.len() * 96 + groups / looked_at * self.group_count() + producers
     }
 
-    /// Converts the stream for dropping elsewhere.
+    /// Converts the stream to a type that can be dropped by other code.
     pub fn into_dropped(self) -> RemovedValue {
         RemovedValue::of(Large::Stream(Box::new(LargeStream::new(self))))
     }
@@ -96,7 +96,7 @@ impl Collection for LargeStream {
         }
     }
 
-    /// Takes over the whole stream for the snapshot, which then visits it part by part.
+    /// Hands the whole stream over to the snapshot, which then visits it part by part.
     fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize> {
         let Pin { stream, kept_bytes: kept, .. } = self.unpin(bit)?;
         let next = StreamCursor::default();
@@ -112,15 +112,15 @@ impl Collection for LargeStream {
     }
 }
 
-/// Maximum number of pieces in one part; the bytes of nodes are limited as well.
+/// Maximum number of pieces in one part. The bytes of a part are limited as well.
 const MAX_PIECES_PER_PART: usize = 256;
 const MAX_BYTES_PER_PART: usize = 32 << 10;
 
-/// The stream that a snapshot visits, with the position reached.
+/// A stream that a snapshot visits, and the position reached so far.
 #[derive(Debug)]
 struct StreamWalk {
     stream: Stream,
-    /// Keeps the bytes counted until all parts are visited.
+    /// Counts the bytes as needed by the snapshot until all parts are visited.
     _kept: SnapshotOnlyBytes,
     from: StreamCursor,
     next: StreamCursor,

@@ -1,15 +1,15 @@
 //! Redis's listpack: many small items in one byte string, the in-memory and file format of stream nodes.
 //!
 //! ```text
-//!  0       4       6
+//! 0       4       6
 //! +-------+-------+------+--------+------+-----+------+
 //! | bytes | items | item | length | item | ... | 0xFF |
 //! +-------+-------+------+--------+------+-----+------+
-//!  u32     u16
+//! u32     u16
 //! ```
 //!
-//! An item is a string or an integer, which stands for its digits. Its length follows, encoded for reading
-//! backwards. The first byte of an item determines its form (lengths and integers after it are
+//! An item is a string or an integer, which stands for its digits. Each item is followed by its length, encoded for
+//! reading backwards. The first byte of an item determines its encoding (lengths and integers after that byte are
 //! little-endian):
 //!
 //! | first byte | item |
@@ -21,15 +21,14 @@
 //! | F0 | a string with a four-byte length |
 //! | F1 to F4 | an integer of 2, 3, 4 or 8 bytes |
 //!
-//! Based on the format description in Redis's documentation. Reads never go out of bounds: malformed bytes
-//! give `None`.
+//! Based on the format description in Redis's documentation. Reads never go out of bounds: malformed bytes give `None`.
 
 use resp::parse_i64;
 
 /// Header length in bytes.
 pub(super) const HEADER_LEN: usize = 6;
 const END: u8 = 0xFF;
-/// Number of items from which the header does not state the count.
+/// The item count in the header if the listpack has too many items to count.
 const UNKNOWN_LEN: u16 = u16::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +95,7 @@ pub(super) fn integer(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     Some((item.integer()?, next))
 }
 
-/// Returns the offset of the item before the one at `at`.
+/// Returns the offset of the item that precedes the one at `at`.
 pub(super) fn previous_offset(bytes: &[u8], at: usize) -> Option<usize> {
     let (mut len, mut shift) = (0usize, 0);
     for count in 1..=5 {
@@ -110,7 +109,7 @@ pub(super) fn previous_offset(bytes: &[u8], at: usize) -> Option<usize> {
     None
 }
 
-/// Returns whether the terminator is at `at`.
+/// Returns whether the terminator is at offset `at`.
 pub(super) fn is_end(bytes: &[u8], at: usize) -> bool {
     at + 1 >= bytes.len()
 }
@@ -137,7 +136,7 @@ pub(super) fn empty(room: usize) -> Vec<u8> {
     bytes
 }
 
-/// Validates the header's length and item count, the terminator, and that forward and backward lengths agree.
+/// Checks that the header's length and item count, the terminator, and all backward lengths are correct.
 pub(super) fn is_valid(bytes: &[u8], items: usize) -> bool {
     let Some((head, _)) = bytes.split_at_checked(HEADER_LEN) else { return false };
     let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
@@ -148,7 +147,7 @@ pub(super) fn is_valid(bytes: &[u8], items: usize) -> bool {
         && has_valid_backward_lengths(bytes)
 }
 
-/// Returns whether each item's backward length matches the item.
+/// Returns whether the backward length after each item is the length of that item.
 fn has_valid_backward_lengths(bytes: &[u8]) -> bool {
     let mut at = HEADER_LEN;
     while !is_end(bytes, at) {
@@ -171,10 +170,10 @@ impl<'b> Appender<'b> {
         Self { bytes, items: 0 }
     }
 
-    /// Appends a string, as an integer if it is a canonical one.
+    /// Appends a string. It is encoded as an integer if it is the canonical text of one.
     #[inline]
     pub(super) fn push(&mut self, string: &[u8]) {
-        // A string longer than the longest integer, which has twenty characters, needs no parsing.
+        // The longest integer has twenty characters, so a longer string need not be parsed.
         match if string.len() <= 20 { parse_i64(string) } else { None } {
             Some(value) => self.push_integer(value),
             None => self.push_string(string),
@@ -203,7 +202,7 @@ impl<'b> Appender<'b> {
         self.close(start);
     }
 
-    /// Appends the backward length of an item.
+    /// Appends the backward length of the item that starts at `start`.
     #[inline]
     fn close(&mut self, start: usize) {
         put_backward_length(self.bytes, self.bytes.len() - start);
@@ -254,7 +253,7 @@ fn put_integer(bytes: &mut Vec<u8>, value: i64) {
     }
 }
 
-/// Writes a backward length. The low seven bits come last; every byte but the first has the continuation bit.
+/// Appends a backward length, highest bits first. Every byte except the first has the continuation bit.
 #[inline]
 fn put_backward_length(bytes: &mut Vec<u8>, len: usize) {
     let count = backward_length_size(len);

@@ -1,18 +1,20 @@
 //! A stream node: consecutive entries in one listpack, in Redis's format.
 //!
+//! The listpack starts with:
+//!
 //! ```text
 //! live, deleted, number of fields, each field's name, 0
 //! ```
 //!
-//! followed by each entry, with its id relative to the node's id:
+//! It is followed by each entry, with its id relative to the node's id:
 //!
 //! ```text
 //! flags, milliseconds, sequence, value of each field, number of items                          (flags & 2: same fields)
 //! flags, milliseconds, sequence, number of fields, name and value of each, number of items
 //! ```
 //!
-//! The names in front are those of the first entry; entries with identical fields store only values. A
-//! deleted entry (flags & 1) stays until its node is removed. The number of items is for reading backwards.
+//! The names at the start are those of the first entry; entries with identical fields store only values. A deleted
+//! entry (flags & 1) stays until its node is removed. The number of items is for reading backwards.
 
 use super::StreamId;
 use super::listpack::{self, Appender, HEADER_LEN, Item};
@@ -25,7 +27,7 @@ const SAME_FIELDS: i64 = 2;
 pub(super) struct NodeRef<'a> {
     id: StreamId,
     bytes: &'a [u8],
-    /// Number of live entries, and of entries marked as deleted.
+    /// Number of live entries, and of entries that are marked as deleted.
     pub(super) live_count: u64,
     pub(super) deleted_count: u64,
     fields: usize,
@@ -34,7 +36,7 @@ pub(super) struct NodeRef<'a> {
     first_entry_offset: usize,
 }
 
-/// An entry of a node, deleted or not.
+/// An entry of a node, which may be marked as deleted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record<'a> {
     pub(super) entry: StreamEntry<'a>,
@@ -51,7 +53,7 @@ pub struct StreamEntry<'a> {
     pub id: StreamId,
     bytes: &'a [u8],
     fields: usize,
-    /// Offset of the field names if they are not stored beside the values.
+    /// Offset of the field names in the node; `None` if each value is preceded by its name.
     names_offset: Option<usize>,
     offset: usize,
 }
@@ -86,11 +88,11 @@ impl StreamEntry<'_> {
     }
 }
 
-/// Number of entries at a node's end that are checked before searching from its start.
+/// Number of entries at the end of a node that are checked before the node is searched from its start.
 const TAIL_CHECKED_BYTES: usize = 8;
 
 impl<'a> NodeRef<'a> {
-    /// Decodes the header; `None` if it is malformed.
+    /// Decodes the header of a node; `None` if it is malformed.
     pub(super) fn read(id: StreamId, bytes: &'a [u8]) -> Option<Self> {
         let (live, at) = listpack::integer(bytes, HEADER_LEN)?;
         let (deleted, at) = listpack::integer(bytes, at)?;
@@ -113,7 +115,7 @@ impl<'a> NodeRef<'a> {
         })
     }
 
-    /// Decodes the entry whose flags are at `at`.
+    /// Decodes the entry whose flags are at offset `at`.
     fn record(&self, at: usize) -> Option<Record<'a>> {
         let bytes = self.bytes;
         if listpack::is_end(bytes, at) {
@@ -140,8 +142,8 @@ impl<'a> NodeRef<'a> {
         Some(Record { entry, is_deleted: flags & DELETED != 0, offset: at, next })
     }
 
-    /// Returns the entries in order, starting at or before the first whose id is not below `from`. Clients that follow
-    /// a stream ask for the newest entries, so those are checked first.
+    /// Returns the entries in order, starting at or before the first entry whose id is at least `from`. The last
+    /// entries are checked first, because clients that follow a stream request the newest entries.
     pub(super) fn records_from(self, from: StreamId) -> impl Iterator<Item = Record<'a>> {
         let last = self.backward().take(if from > self.id { TAIL_CHECKED_BYTES } else { 0 });
         let before = last.into_iter().find(|record| record.entry.id < from);
@@ -153,7 +155,7 @@ impl<'a> NodeRef<'a> {
         })
     }
 
-    /// Returns the entries in reverse.
+    /// Returns the entries in reverse order.
     pub(super) fn backward(self) -> impl Iterator<Item = Record<'a>> {
         let mut end = listpack::item_end(self.bytes);
         std::iter::from_fn(move || {
@@ -170,7 +172,7 @@ impl<'a> NodeRef<'a> {
         })
     }
 
-    /// Returns the id of the last entry, deleted or not.
+    /// Returns the id of the last entry, even if it is marked as deleted.
     pub(super) fn last_id(self) -> StreamId {
         self.backward().next().map_or(self.id, |record| record.entry.id)
     }
@@ -204,13 +206,13 @@ impl<'a> Fields<'a> {
         self.0.chunks_exact(2).map(|pair| (pair[0], pair[1]))
     }
 
-    /// Returns the bytes of names and values.
+    /// Returns the total bytes of names and values.
     pub(super) fn bytes(&self) -> usize {
         self.0.iter().map(|word| word.len()).sum()
     }
 }
 
-/// A new node with one entry.
+/// Creates a node with one entry that has these fields.
 pub(super) fn begin_node(fields: &Fields<'_>) -> Vec<u8> {
     let mut bytes = listpack::empty(fields.bytes() + 32);
     let mut items = Appender::append_to(&mut bytes);
@@ -251,7 +253,8 @@ pub(super) fn append(id: StreamId, bytes: &mut Vec<u8>, entry: StreamId, fields:
     listpack::replace_integer(bytes, HEADER_LEN, live as i64);
 }
 
-/// Marks live entries as deleted as decided by `which`, in order. Returns the number of marked entries.
+/// Calls `which` for the live entries in order and marks those as deleted for which it returns `Delete`. Returns their
+/// number.
 pub(super) fn mark_deleted(
     id: StreamId,
     bytes: &mut Vec<u8>,
@@ -269,7 +272,7 @@ pub(super) fn mark_deleted(
     }
     let (live, deleted, count) = (node.live_count, node.deleted_count, marked.len() as u64);
     for at in marked {
-        // The flags are a one-byte integer, which is checked for nodes from outside.
+        // The flags are always a one-byte integer: nodes from files and payloads were validated.
         bytes[at] |= DELETED as u8;
     }
     if count > 0 {
@@ -281,7 +284,7 @@ pub(super) fn mark_deleted(
     count
 }
 
-/// The decision about one entry of a node.
+/// Whether to delete an entry of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeletionDecision {
     Delete,
@@ -290,8 +293,8 @@ pub(super) enum DeletionDecision {
     Stop,
 }
 
-/// Validates a node from outside: every item must be in place, ids must ascend, and counts must be correct. Returns the
-/// number of live entries and the last id, deleted or not.
+/// Validates a node from a file or payload: every item must be complete, ids must ascend, and counts must be correct.
+/// Returns the number of live entries and the last id, including deleted entries.
 pub(super) fn check_deletion(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
     let node = NodeRef::read(id, bytes)?;
     let (mut at, mut items, mut live, mut deleted) = (node.first_entry_offset, node.fields + 4, 0, 0);
@@ -307,7 +310,7 @@ pub(super) fn check_deletion(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamI
             && entry.fields > 0
             && last.is_none_or(|last| last < entry.id)
             && entry.id >= id;
-        // Reading backwards must lead to the start of the entry.
+        // Reading backwards from the item count must lead to the start of the entry.
         let mut first = count_at;
         for _ in 0..own {
             first = listpack::previous_offset(bytes, first)?;

@@ -1,7 +1,7 @@
 //! The packed format of streams, in which small streams are stored and parts of large streams arrive.
 //!
-//! The format is a two-byte entry count, as in every packed collection, then pieces, each with a type byte. Ids, times
-//! and numbers are varints; names and nodes are length-prefixed.
+//! The format consists of a two-byte entry count, as in every packed collection, and pieces, each with a type byte.
+//! Ids, times and numbers are varints; names and nodes are length-prefixed.
 
 use clock::Millis;
 
@@ -16,7 +16,7 @@ use crate::large::Large;
 use crate::packed::{COUNT_LEN, PackedBuilder, PackedValue, Shape};
 use crate::table::Table;
 
-/// Maximum size of a packed stream in bytes, kept small because the stream is rewritten with each entry.
+/// Maximum size of a packed stream in bytes. It is low because the stream is rewritten with each new entry.
 const MAX_PACKED_BYTES: usize = 1 << 10;
 
 const HEAD_PIECE: u8 = 0;
@@ -48,7 +48,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Encodes an optional number: 1 and the number, or 0.
+/// Encodes an optional number: a 1 and the number, or a 0.
 fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
     write_varint(out, u64::from(value.is_some()));
     value.into_iter().for_each(|value| write_varint(out, value));
@@ -113,7 +113,7 @@ fn push(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
     }
 }
 
-/// Decodes pieces. Only this module writes them, so they are well-formed.
+/// Decodes pieces. They are always well-formed, because only this module writes them.
 struct PieceReader<'a>(&'a [u8]);
 
 impl<'a> PieceReader<'a> {
@@ -210,7 +210,7 @@ pub(super) fn unpack(packed: &[u8]) -> Stream {
     stream
 }
 
-/// Returns whether a stream is stored in this form: at most one node, no groups and no producers.
+/// Returns whether a stream is stored packed: it has at most one node, no groups and no producers.
 pub(crate) fn stays_packed(packed: &[u8]) -> bool {
     let mut pieces = PieceReader::new(packed);
     let mut next = pieces.next();
@@ -227,7 +227,7 @@ impl Stream {
         PieceReader::new(packed.bytes()).all(|piece| self.add_piece(piece))
     }
 
-    /// Encodes the stream if it qualifies for the packed form.
+    /// Encodes the stream; returns `None` if it does not qualify for the packed format.
     fn pack(&self) -> Option<Vec<u8>> {
         let is_more = self.nodes.len() > 1 || self.group_count() > 0 || self.producers().is_some();
         if self.bytes > MAX_PACKED_BYTES || is_more {
@@ -243,7 +243,7 @@ impl Stream {
 }
 
 impl PackedBuilder {
-    /// Adds a piece to a stream, or to one part of it.
+    /// Appends a piece to the stream being built, or to one part of a large stream.
     pub fn push_piece(&mut self, piece: StreamPiece<'_>) {
         push(&mut self.bytes, piece);
         if let StreamPiece::Head { head, .. } = piece {
@@ -253,7 +253,7 @@ impl PackedBuilder {
 }
 
 impl<'a> PackedValue<'a> {
-    /// Returns the pieces of a packed stream, or of one part of it. Counts that would need lookahead are 0.
+    /// Returns the pieces of a packed stream, or of one part of a large stream. Counts of following pieces are 0.
     pub fn pieces(&self) -> impl Iterator<Item = StreamPiece<'a>> + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Stream);
         PieceReader::new(self.bytes())
@@ -267,7 +267,7 @@ impl Table {
         self.typed::<StreamRef<'_>>(place)
     }
 
-    /// Edits the stream at `place`.
+    /// Edits the stream at `place` and returns the result of the edit.
     pub fn edit_stream<R>(
         &mut self,
         place: EntryRef,

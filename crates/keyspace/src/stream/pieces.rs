@@ -1,7 +1,7 @@
-//! A stream as a sequence of pieces, the form in which it is saved and loaded, in parts if it is large.
+//! A stream as a sequence of pieces. It is saved and loaded in this form, in parts if the stream is large.
 //!
-//! The order is that of Redis's files: the nodes; the head; each group with its pending entries and then, per
-//! consumer, the entries it owns. Counts of following pieces are included where they are known in advance.
+//! The order is that of Redis's files: the nodes; the head; each group with its pending entries and then, per consumer,
+//! the entries that the consumer owns. Counts of following pieces are included where they are known in advance.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub enum StreamPiece<'a> {
         /// The node's listpack.
         bytes: &'a [u8],
     },
-    /// The head of the stream and the counts of what follows.
+    /// The counters and ids of the stream, and what follows.
     Head {
         /// The counters and ids.
         head: StreamHead,
@@ -35,7 +35,7 @@ pub enum StreamPiece<'a> {
         /// Number of groups that follow.
         groups: usize,
     },
-    /// A consumer group.
+    /// A consumer group, followed by its pending entries.
     Group {
         /// The group name.
         name: &'a [u8],
@@ -57,7 +57,7 @@ pub enum StreamPiece<'a> {
     },
     /// Number of the group's consumers that follow.
     Consumers(usize),
-    /// A consumer of the group.
+    /// A consumer of the current group, followed by its pending entries.
     Consumer {
         /// The consumer name.
         name: &'a [u8],
@@ -70,28 +70,28 @@ pub enum StreamPiece<'a> {
     },
     /// A pending entry that the current consumer owns.
     Owned(StreamId),
-    /// The idempotent producers.
+    /// The idempotent producers of the stream, which follow.
     Producers {
         /// Retention limits of iids.
         bounds: IdempotenceBounds,
         /// Number of producers that follow.
         count: usize,
     },
-    /// An idempotent producer.
+    /// An idempotent producer, followed by its iids.
     Producer {
         /// The producer name.
         name: &'a [u8],
         /// Number of iids that follow.
         iids: usize,
     },
-    /// An iid of the producer.
+    /// An iid of the current producer.
     Iid {
         /// The iid bytes.
         iid: &'a [u8],
         /// Id of the entry that was added with this iid.
         id: StreamId,
     },
-    /// Message totals of all producers, which follow the producers' iids.
+    /// Message counts of all producers, which follow the iids of the last producer.
     Totals(IdempotenceTotals),
 }
 
@@ -115,37 +115,38 @@ impl StreamPiece<'_> {
     }
 }
 
-/// Validates a node from outside. Returns the number of live entries and the last id, deleted or not.
+/// Validates a node from a file or payload. Returns the number of live entries and the last id, including deleted
+/// entries.
 #[must_use]
 pub fn check_node(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
     node::check_deletion(id, bytes)
 }
 
-/// Visits the live entries of a node; none if the bytes are malformed.
+/// Visits the live entries of a node; does nothing if the node is malformed.
 pub fn node_entries(id: StreamId, bytes: &[u8], visit: &mut dyn FnMut(super::StreamEntry<'_>)) {
     let Some(node) = NodeRef::read(id, bytes) else { return };
     node.records_from(id).filter(|record| !record.is_deleted).for_each(|record| visit(record.entry));
 }
 
-/// A reader's position within the pieces of a stream.
+/// The position of a reader in the pieces of a stream.
 #[derive(Debug, Clone, Default)]
 pub struct StreamCursor(CursorState);
 
 type Name = Arc<[u8]>;
 
-/// The piece that was returned last.
+/// The last piece that the cursor returned.
 #[derive(Debug, Clone, Default)]
 enum CursorState {
     #[default]
     Nothing,
     Nodes(Option<StreamId>),
-    /// The cursor is inside the groups, after all pieces of this one.
+    /// All pieces of this group were returned; `None` before the first group.
     Groups(Option<Name>),
     Pending(Name, Option<StreamId>),
-    /// The cursor is inside the consumers of a group, after all pieces of this one.
+    /// All pieces of this consumer of a group were returned; `None` before the group's first consumer.
     Consumers(Name, Option<Name>),
     Owned(Name, Name, Option<StreamId>),
-    /// The cursor is inside the producers, after all pieces of this one.
+    /// All pieces of this producer were returned; `None` before the first producer.
     Producers(Option<Name>),
     Iids(Name, Option<(StreamId, Name)>),
     All,
@@ -227,7 +228,7 @@ impl CursorState {
         })
     }
 
-    /// Returns the next producer, or what follows the last one.
+    /// Returns the next producer, or the piece after the last producer.
     fn step_producer<'a>(stream: &'a Stream, last: Option<&[u8]>) -> Option<(Self, Option<StreamPiece<'a>>)> {
         let producers = stream.producers.as_ref()?;
         Some(match producers.by_name.after(last) {
@@ -249,7 +250,7 @@ pub struct StreamPart<'a> {
 }
 
 impl StreamPart<'_> {
-    /// [`Stream::has_active_times`] of the whole stream.
+    /// Returns [`Stream::has_active_times`] of the whole stream.
     #[must_use]
     pub fn has_active_times(&self) -> bool {
         self.stream.has_active_times()
@@ -278,8 +279,8 @@ impl Stream {
         consumers.any(|(_, consumer)| consumer.last_active != Some(consumer.last_seen))
     }
 
-    /// Adds a piece. Returns false if it does not fit the previous pieces: names and ids must ascend, a pending entry
-    /// has one consumer, and counts must match. Nodes must have been validated by [`check_node`].
+    /// Adds a piece. Returns false if it contradicts the previous pieces: names and ids must ascend, a pending entry
+    /// must have exactly one consumer, and counts must match. Nodes must have been validated by [`check_node`].
     #[must_use]
     pub fn add_piece(&mut self, piece: StreamPiece<'_>) -> bool {
         match piece {
@@ -297,7 +298,7 @@ impl Stream {
                 rises
             }
             StreamPiece::Pending { id, delivered, count } => self.groups.last_mut().is_some_and(|group| {
-                // The owner is not known yet, because the group's consumers follow later.
+                // The consumer is not known yet, because the group's consumers follow later.
                 let pending = PendingEntry {
                     consumer: Name::default(),
                     delivery_time: delivered,
@@ -333,13 +334,13 @@ impl Stream {
         }
     }
 
-    /// Adds a producer. Returns whether its name sorts after those of the existing producers.
+    /// Adds a producer. Returns false unless its name sorts after those of the existing producers.
     fn add_producer(&mut self, name: &[u8]) -> bool {
         let Some(producers) = self.producers.as_mut() else { return false };
         Arc::make_mut(producers).add_producer(name)
     }
 
-    /// Adds an iid to the last producer. Returns whether it is new.
+    /// Adds an iid to the producer that was added last. Returns whether the iid is new.
     fn add_iid_of_last(&mut self, iid: &[u8], id: StreamId) -> bool {
         let Some(producers) = self.producers.as_mut() else { return false };
         Arc::make_mut(producers).add_iid_to_last_producer(iid, id)
@@ -358,7 +359,7 @@ impl Stream {
 }
 
 impl Group {
-    /// Assigns this entry to the last consumer. Returns whether it had no owner before.
+    /// Assigns this entry to the consumer that was added last. Returns whether the entry had no owner before.
     fn assign_to_last_consumer(&mut self, id: StreamId) -> bool {
         let Some((name, consumer)) = self.consumers.last() else { return false };
         let rises = consumer.pending.last().is_none_or(|(last, _)| *last < id);

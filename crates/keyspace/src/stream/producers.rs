@@ -1,8 +1,8 @@
 //! Idempotent producers: detects messages that are already in the stream.
 //!
-//! A producer gives each message an id, the iid, and resends a message when it does not know whether the message
-//! arrived. The stream keeps the iids of each producer with their entry ids, limited by time and by number. The age of
-//! an iid is that of its entry, whose id starts with its timestamp. The behaviour is that of Redis 8.6.
+//! A producer gives each message an id, the iid, and sends the message again if it does not know whether the message
+//! arrived. The stream remembers the iids of each producer and their entry ids, limited by time and by number. The age
+//! of an iid is that of its entry, whose id starts with a timestamp. The behaviour is that of Redis 8.6.
 
 use std::sync::Arc;
 
@@ -13,26 +13,26 @@ use crate::tree::Map;
 
 type Name = Arc<[u8]>;
 
-/// Limits on how long and how many iids are kept per producer.
+/// Limits on how long, and how many, iids are remembered per producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdempotenceBounds {
-    /// Seconds for which an iid is kept.
+    /// Number of seconds for which an iid is remembered.
     pub duration: u64,
     /// Maximum number of iids per producer.
     pub max_iids: u64,
 }
 
-/// The producers of a stream.
+/// The idempotent producers of a stream.
 #[derive(Debug, Clone)]
 pub struct Producers {
     pub(super) bounds: IdempotenceBounds,
     pub(super) by_name: Map<Name, Producer>,
-    /// Entry id and producer of each iid, oldest first.
+    /// The entry id of each iid with the producer's name, oldest first.
     by_age: Map<(StreamId, Name), ()>,
-    /// Bytes of names and iids.
+    /// Total bytes of names and iids.
     bytes: usize,
     pub(super) lifetime_totals: IdempotenceTotals,
-    /// The producer that was read last, while a stream is loaded from a file.
+    /// The producer that was read last while the stream is loaded.
     last: Option<Name>,
 }
 
@@ -100,7 +100,7 @@ impl Producers {
         self.bytes + self.by_age.len() * IID_OVERHEAD + size_of::<Self>()
     }
 
-    /// Records the entry of a new iid.
+    /// Records a new iid and the id of its entry.
     pub(super) fn insert(&mut self, producer: &[u8], iid: &[u8], id: StreamId) {
         if !self.by_name.contains(producer) {
             self.by_name.insert(producer.into(), Producer::default());
@@ -134,15 +134,15 @@ impl Producers {
         is_new
     }
 
-    /// Removes the oldest surplus iids of a producer, but never `newest`. Two iids can share one entry and thus one
-    /// age, and the iid that was just inserted must stay.
+    /// Removes the oldest iids of a producer that exceed the limit, but never `newest`: two iids of one entry have the
+    /// same age, and the one that was just inserted must stay.
     fn drop_surplus(&mut self, name: &[u8], newest: &(StreamId, Name)) {
         while let Some(oldest) = self.oldest_beyond_limit(name, newest) {
             self.remove_iid(name, oldest);
         }
     }
 
-    /// Returns the next surplus iid to remove.
+    /// Returns the oldest iid of a producer that exceeds the limit, if any.
     fn oldest_beyond_limit(&self, name: &[u8], newest: &(StreamId, Name)) -> Option<(StreamId, Name)> {
         let producer = self.by_name.get(name)?;
         if producer.iids.len() as u64 <= self.bounds.max_iids {
@@ -197,19 +197,19 @@ impl Stream {
         self.producers.as_deref()
     }
 
-    /// Sets the retention limits. Known iids are discarded.
+    /// Sets the retention limits, and discards all known iids.
     pub fn set_idempotence(&mut self, bounds: IdempotenceBounds) {
         let totals =
             self.producers.as_ref().map_or_else(Default::default, |producers| producers.lifetime_totals);
         self.producers = Some(Arc::new(Producers { lifetime_totals: totals, ..Producers::new(bounds) }));
     }
 
-    /// Returns the producers, for editing; created with `bounds` if there are none.
+    /// Returns the producers for editing. If there are none, they are created with `bounds`.
     fn producers_mut(&mut self, bounds: IdempotenceBounds) -> &mut Producers {
         Arc::make_mut(self.producers.get_or_insert_with(|| Arc::new(Producers::new(bounds))))
     }
 
-    /// Returns the entry that a producer added with this iid, counting the message as a duplicate. Expired iids are
+    /// Returns the entry that a producer added with this iid, and counts the message as a duplicate. Expired iids are
     /// removed first.
     pub fn find_duplicate(&mut self, producer: &[u8], iid: &[u8], now: Millis) -> Option<StreamId> {
         let producers = Arc::make_mut(self.producers.as_mut()?);
@@ -219,7 +219,8 @@ impl Stream {
         Some(found)
     }
 
-    /// Records the entry added with a new iid; the producers are created with `bounds` if there are none.
+    /// Records the id of the entry that was added with a new iid. If there are no producers yet, they are created with
+    /// `bounds`.
     pub fn add_iid(&mut self, producer: &[u8], iid: &[u8], id: StreamId, bounds: IdempotenceBounds) {
         let producers = self.producers_mut(bounds);
         producers.lifetime_totals.added += 1;

@@ -1,4 +1,4 @@
-//! Deletes entries together with their group references, or only after every group has acknowledged the entries.
+//! Deletes entries together with their references in groups, or only once every group has acknowledged them.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::node::NodeRef;
 use super::{Stream, StreamId, StreamTrim, TrimPrecision, live_entries};
 
 impl Stream {
-    /// Returns whether every group has delivered entry `id` and none has it pending. Without groups every entry counts
-    /// as acknowledged.
+    /// Returns whether every group has received and acknowledged entry `id`. Without groups, every entry counts as
+    /// acknowledged.
     #[must_use]
     pub fn is_acknowledged(&self, id: StreamId) -> bool {
         self.groups.iter().all(|(_, group)| group.last_delivered >= id && !group.pending.contains(&id))
@@ -25,8 +25,8 @@ impl Stream {
         names
     }
 
-    /// Returns the entries that a trim would delete if it checks each one. `limit` bounds the number of removed entries
-    /// before a node that would exceed it is left alone; 0 means unlimited.
+    /// Returns the entries beyond the threshold of a trim for which `is_deletable` returns true. Stops before a
+    /// node with which the total could exceed `limit`; 0 means unlimited.
     pub fn trimmable_entries(
         &self,
         trim: StreamTrim,
@@ -56,15 +56,14 @@ impl Stream {
         ids
     }
 
-    /// Returns whether these ascending ids are the first ones of the stream.
+    /// Returns whether the stream starts with entries that have these ascending ids.
     #[must_use]
     pub fn first_id_is(&self, ids: &[StreamId]) -> bool {
         let mut first = self.range(StreamId::MIN, StreamId::MAX);
         ids.iter().all(|id| first.next().is_some_and(|entry| entry.id == *id))
     }
 
-    /// Removes all entries up to and including `last`. Returns the removed nodes, to be dropped by the
-    /// caller.
+    /// Removes all entries up to and including `last`. Returns the removed nodes for the caller to drop.
     pub fn trim_through(&mut self, last: StreamId) -> Self {
         let trim = last.next().map_or(StreamTrim::MaxLen(0), StreamTrim::MinId);
         self.trim(trim, TrimPrecision::Exact).1

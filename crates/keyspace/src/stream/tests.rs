@@ -1,4 +1,4 @@
-//! Streams compared with std maps, including the streams that snapshots see.
+//! Compares streams with std maps, including streams in snapshots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::{KeyLookup, Keyspace};
 
 type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// The expected stream: its entries, and the pending entries of one group with consumer and delivery count.
+/// The expected content of a stream: its entries, and the pending entries of one group with consumer and delivery
+/// count.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct ReferenceModel {
     entries: BTreeMap<StreamId, Fields>,
@@ -23,7 +24,7 @@ struct ReferenceModel {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Adds an entry, with the distance from the last id and the seed of the fields.
+    /// Adds an entry: the distance of its id from the last id, and a seed for the fields.
     Add(u64, u8),
     Delete(u64),
     MaxLen(u64, bool),
@@ -67,7 +68,7 @@ fn read(entry: &StreamEntry<'_>) -> (StreamId, Fields) {
     (entry.id, fields)
 }
 
-/// Reads a stream into a model and checks that counts and both directions agree.
+/// Reads a stream into a model, and checks its counts and that both directions agree.
 fn model(stream: &Stream) -> ReferenceModel {
     let entries: BTreeMap<_, _> =
         stream.range(StreamId::MIN, StreamId::MAX).map(|entry| read(&entry)).collect();
@@ -167,7 +168,7 @@ impl TestRun {
                     let group = stream.group_mut(b"g").expect("it is there");
                     group.create_consumer(&name, Millis(1));
                     group.assign(id(number), &name, Millis(number as i64 * 7 % 11), number);
-                    // Reading by time builds the index, which is maintained from now on, unless the stream is packed.
+                    // Iterating by time builds the index, which is then maintained unless the stream is packed.
                     assert_eq!(group.pending_by_time().count(), group.pending_len());
                 });
                 self.model.pending.insert(id(number), (name.to_vec(), number));
@@ -183,7 +184,8 @@ impl TestRun {
         }
     }
 
-    /// Applies a trim by whole nodes to the model: the removed entries must be the first ones and not too many.
+    /// Trims whole nodes and updates the model: the removed entries must be the first ones, and at least `least` must
+    /// remain.
     fn trim_nodes(&mut self, trim: StreamTrim, least: usize) {
         let before = self.model.entries.len();
         let cut = self.edit_stream(|stream| stream.trim(trim, TrimPrecision::Nodes(0)).0) as usize;
@@ -198,7 +200,7 @@ impl TestRun {
     }
 }
 
-/// Returns the stream that a snapshot shows under its only key.
+/// Reads the stream that a snapshot has under its only key.
 fn format_stream(snapshot: &mut crate::Snapshot, keyspace: &Keyspace) -> ReferenceModel {
     let (mut stream, mut packed) = (Stream::default(), Vec::new());
     snapshot.walk(keyspace.key(b"key").slot(), &mut |entry| match entry.value {
@@ -288,7 +290,7 @@ fn inconsistent_pieces_are_rejected() {
         pieces.iter().all(|piece| stream.add_piece(*piece))
     };
     assert!(fits(&pieces));
-    // Repeating any piece, except for the counts, must be rejected.
+    // Repeating a piece must be rejected, unless it is only a count.
     for (index, piece) in pieces.iter().enumerate() {
         let mut twice = pieces.clone();
         twice.insert(index, *piece);

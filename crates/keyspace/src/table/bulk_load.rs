@@ -1,7 +1,7 @@
-//! Stores many entries at once, as a load does.
+//! Stores many entries at once, for example while loading a snapshot.
 //!
-//! Inserting one at a time, a table rebuilds its index every twenty entries and its pages grow in steps. If
-//! the number of entries is known in advance, index and pages are sized once.
+//! If entries are inserted one at a time, a table rebuilds its index every twenty entries and its pages grow in steps.
+//! If the number of entries is known in advance, index and pages get their final size at once.
 
 use clock::Millis;
 
@@ -22,12 +22,12 @@ pub struct NewEntry<'a> {
     pub value: PackedValue<'a>,
     /// Time at which the key expires; `None` if it has no expiry.
     pub expiry: Option<Millis>,
-    /// Usage counters; `None` means that the key counts as used now.
+    /// Usage counters; `None` means that the key counts as just used.
     pub usage: Option<Usage>,
 }
 
 impl NewEntry<'_> {
-    /// Returns how many bytes the entry takes in a page; 0 if it may be stored outside of the page.
+    /// Returns how many bytes the entry takes in a page; 0 if it may be stored outside the pages.
     #[must_use]
     pub fn inline_bytes(&self) -> usize {
         let (key, value, form) =
@@ -42,8 +42,8 @@ impl NewEntry<'_> {
 }
 
 impl Table {
-    /// Stores entries, most of which are new; for duplicate keys the last one wins. `expected` is the final
-    /// size of the table; an estimate that is too high wastes memory. Returns false if the table is full.
+    /// Stores entries, most of which are new. If a key occurs more than once, its last entry wins. `expected` is the
+    /// final size of the table; too high an estimate wastes memory. Returns false if the table is full.
     #[must_use]
     pub fn bulk_load(&mut self, entries: &[NewEntry<'_>], expected: usize) -> bool {
         if self.entries.fill_level() == FillLevel::Full {
@@ -80,7 +80,7 @@ mod tests {
     use crate::packed::PackedBuilder;
     use crate::value::StringRef;
 
-    /// Value, expiry and usage of a key, in comparable form.
+    /// Returns the value, expiry and usage of a key in comparable form.
     fn all_entries(keyspace: &Keyspace, name: &[u8]) -> (Vec<u8>, Option<Millis>, Usage) {
         let key = keyspace.key(name);
         let mut slot = keyspace.lock(key.slot());
@@ -96,8 +96,8 @@ mod tests {
         (value, table.expiry(place), table.usage(place))
     }
 
-    /// Loads a mix of entries, some with duplicate keys, where `expected` is zero, the exact number, or far more. The
-    /// result must equal inserting the entries one at a time.
+    /// Loads a mix of entries, some of them with duplicate keys, where `expected` is zero, the exact number, or far too
+    /// high. The result must equal that of inserting the entries one at a time.
     #[test]
     fn bulk_load_equals_single_inserts() {
         let names: Vec<Vec<u8>> =

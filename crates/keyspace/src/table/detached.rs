@@ -12,8 +12,8 @@ use crate::overflow::OverflowValue;
 use crate::packed::PackedValue;
 use crate::usage::Usage;
 
-/// A value that belongs to no table: taken from one key to be stored under another (RENAME, MOVE), copied (COPY), or
-/// built before its key is created (RESTORE, loading).
+/// A value that is not part of a table: removed from one key to be stored under another (RENAME, MOVE), copied (COPY),
+/// or built before its key is created (RESTORE, loading).
 #[derive(Debug)]
 #[must_use = "the value lies nowhere else"]
 pub struct DetachedValue {
@@ -27,13 +27,13 @@ impl DetachedValue {
         Self { value_encoding: form, usage: Usage::for_new_keys().0, value }
     }
 
-    /// Creates an empty value in the large form, for more elements than a packed value can hold.
+    /// Creates an empty large value, to which more elements can be added than a packed value can have.
     pub fn large(kind: Kind) -> Self {
         Self::of(ValueEncoding::initial_for(kind), UnstoredValue::Overflow(Large::empty(kind)))
     }
 
     /// Adds the elements of a part, whose kind must be that of the value. Returns whether all elements were new.
-    /// `limits` decides the OBJECT ENCODING.
+    /// `limits` are the thresholds for the OBJECT ENCODING.
     #[must_use]
     pub fn add(&mut self, part: PackedValue<'_>, limits: &EncodingLimits) -> bool {
         debug_assert_eq!(self.value_encoding.kind(), part.kind());

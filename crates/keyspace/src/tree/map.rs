@@ -1,6 +1,6 @@
 //! A persistent ordered map: copying it is O(1).
 //!
-//! The label of a child is a lower bound of its keys.
+//! The summary of a child node is a lower bound of its keys.
 
 use std::borrow::Borrow;
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Item for (K, V) {
         children[0].summary.clone()
     }
 
-    /// Lowers the label if necessary. Never raises it: a lower bound that is too low is harmless, and raising it would
+    /// Lowers the bound if necessary, but never raises it: a bound that is too low is harmless, and raising it would
     /// clone a key.
     fn update_summary(label: &mut K, below: &Items<Self>) {
         let least = match below {
@@ -50,7 +50,7 @@ impl<K: Debug + Ord + Clone + Borrow<Q>, V: Debug + Clone, Q: Ord + ?Sized> Seek
     }
 }
 
-/// The path to a key that will be inserted.
+/// A search for the position at which a key will be inserted.
 #[derive(Debug, Clone)]
 struct InsertSeek<K>(K);
 
@@ -143,7 +143,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
         self.tree.find_mut(TreeEnd::Last).map(|(_, value)| value)
     }
 
-    /// Returns the first item after `key`; without a key, the first of all.
+    /// Returns the first item whose key is greater than `key`; without a key, the first of all items.
     pub(crate) fn after<Q: Ord + ?Sized>(&self, key: Option<&Q>) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
@@ -197,7 +197,7 @@ mod tests {
     enum Step {
         Insert(u16),
         Remove(u16),
-        /// Keeps a copy of the map's state, which must not change any more.
+        /// Copies the map. The copy must not be affected by later steps.
         Keep,
     }
 
@@ -254,7 +254,7 @@ mod tests {
             tree.insert(2 * key, ());
         }
         let kept = tree.clone();
-        // From here on the tree owns its root and first leaf; the other nodes are shared.
+        // The tree now owns its root and first leaf alone; all other nodes are shared.
         tree.remove(&0);
         let before = tree.tree.root_children().1;
         assert_eq!(before[1..], kept.tree.root_children().1[1..]);

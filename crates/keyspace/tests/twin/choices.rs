@@ -1,4 +1,4 @@
-//! Turns bytes into test decisions: unlimited ones from a seed, or those chosen by a fuzzer.
+//! Turns bytes into decisions of a test. The bytes are generated from a seed without end, or chosen by a fuzzer.
 
 use std::iter::Peekable;
 
@@ -10,7 +10,7 @@ impl RandomChoices {
         Self(bytes.peekable())
     }
 
-    /// A number below `bound` (at most 2^32), from as few bytes as needed. Zero when no bytes are left.
+    /// Returns a number below `bound` (at most 2^32), using as few bytes as possible; zero if no bytes are left.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         let (mut number, mut told) = (0, 1);
         while told < bound {

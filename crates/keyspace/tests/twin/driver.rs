@@ -13,7 +13,7 @@ use slot_routing::Slot;
 use super::choices::RandomChoices;
 use super::model::{Data, Entry, Fields, ReferenceModel, Scan};
 
-/// The size of a run: its steps, and the maximum number of keys and elements.
+/// The size of a test run: its steps, keys and elements.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TestLimits {
     pub(crate) slots: u64,
@@ -49,14 +49,14 @@ pub(crate) struct TestDriver {
     scans: Vec<Scan>,
     snapshots: Vec<Pinned>,
     members: Vec<(PinnedMembers, Expected)>,
-    /// Whether the run currently adds more than it removes.
+    /// Whether the run currently adds more keys than it removes.
     is_growing: bool,
 }
 
-/// Expected members of a sorted set.
+/// The expected members of a sorted set, in order.
 type Expected = Vec<(f64, Vec<u8>)>;
 
-/// A snapshot, the keys it still has to visit, and the slot that it is in the middle of.
+/// A snapshot, the keys that it still has to visit, and the slot that it is visiting.
 struct Pinned {
     snapshot: Snapshot,
     model: ReferenceModel,
@@ -65,11 +65,11 @@ struct Pinned {
     pins_one_value: bool,
 }
 
-/// The keys of a slot that a walk has visited so far.
+/// The keys of one slot that a snapshot has visited so far.
 #[derive(Default)]
 struct WalkedModel {
     model: ReferenceModel,
-    /// The large value visited last, and how many of its elements are still missing.
+    /// The large value that was visited last, and how many of its elements have not been visited.
     open_parts: Option<((u16, Vec<u8>), usize)>,
 }
 
@@ -94,7 +94,7 @@ impl TestDriver {
         self.choices.below(below)
     }
 
-    /// Runs all steps, or until the choices are used up, then compares everything.
+    /// Runs all steps, or stops when the choices are used up, and then compares everything.
     pub(crate) fn run(mut self) {
         for step in 0..self.shape.steps {
             if self.choices.are_exhausted() {
@@ -120,7 +120,7 @@ impl TestDriver {
         vec![fill as u8; len as usize]
     }
 
-    /// Returns a random expiry, which may not fit six bytes.
+    /// Returns a random expiry, which may be too large for six bytes.
     fn random_expiry(&mut self) -> Option<Millis> {
         let far = if self.random(40) == 0 { i64::MAX / 2 } else { 0 };
         (self.random(3) == 0).then(|| Millis(self.now.0 + far + 1 + self.random(3000) as i64))
@@ -172,7 +172,7 @@ impl TestDriver {
         }
     }
 
-    /// Walks, scans and compares everything.
+    /// Finishes all snapshots and scans, and compares everything.
     fn run_to_end(mut self) {
         while !self.snapshots.is_empty() {
             self.walk();
@@ -221,7 +221,7 @@ impl TestDriver {
         self.compare(db, &key);
     }
 
-    /// Passes the key's table and its entry, if it exists, to the closure.
+    /// Calls `work` with the key's table and, if the key exists, its entry.
     fn with_key<R>(
         &self,
         db: u16,
@@ -238,7 +238,7 @@ impl TestDriver {
         work(table, &key, place)
     }
 
-    /// Renames a key, across slots and databases.
+    /// Renames a key, possibly to another slot or database.
     fn rename(&mut self) {
         let ((from_db, from), (to_db, to)) = (self.random_key_name(), self.random_key_name());
         let source = (from_db, from.clone());
@@ -282,7 +282,7 @@ impl TestDriver {
             }
             Data::Set(members, name) => {
                 members.iter().for_each(|member| assert!(builder.push_member(member)));
-                // Under some limits every small encoding is valid, but the largest is valid under none.
+                // With unlimited bounds a set has a compact encoding, so `hashtable` requires a bound that is exceeded.
                 let entries = if *name == "hashtable" { 0 } else { usize::MAX };
                 let listpack = ListpackBounds { entries, value: usize::MAX };
                 let intset = if *name == "intset" { usize::MAX } else { 0 };
@@ -495,7 +495,7 @@ impl TestDriver {
     fn take_snapshot(&mut self) {
         let reads = self.snapshots.iter().any(|pinned| pinned.pins_one_value) || !self.members.is_empty();
         if self.pin_count() == 3 && reads {
-            // Taking a snapshot now would wait for ever.
+            // Taking a snapshot now would wait forever.
             return;
         }
         match self.keyspace.prepare_cut().cut(&self.keyspace.acquire_global_lock(), || 7) {
@@ -522,7 +522,7 @@ impl TestDriver {
         }
     }
 
-    /// Walks a part of a snapshot's slot, or everything that is left.
+    /// Visits a part of a slot for a snapshot, or everything that the snapshot has not visited.
     fn walk(&mut self) {
         let Some(which) = (self.random(3) as usize).checked_rem(self.snapshots.len()) else { return };
         if self.random(3) > 0 {
@@ -602,7 +602,7 @@ impl TestDriver {
 }
 
 impl Pinned {
-    /// Walks the names of the remaining keys of the slot.
+    /// Visits the names of the remaining keys of the slot.
     fn walk_names(&mut self, slot: Slot) {
         self.snapshot.walk_names(slot, |db, key, expiry| {
             let known = self.model.remove(&(db, key.to_vec()));
@@ -615,7 +615,7 @@ impl Pinned {
         assert!(!self.model.keys().any(|(_, key)| Slot::of_key(key) == slot));
     }
 
-    /// Walks a part of the current slot, or of `slot`. Returns whether there is more.
+    /// Visits a part of the slot that the snapshot is in, or of `slot`. Returns whether more remains.
     fn walk_part(&mut self, slot: Slot) -> bool {
         let (slot, mut walked) = self.walk_position.take().unwrap_or_else(|| (slot, WalkedModel::default()));
         if self.snapshot.walk_part(slot, &mut |entry| walked.record_piece(entry)) {
@@ -625,7 +625,8 @@ impl Pinned {
         walked.finish_piece();
         let model = walked.model;
         if model.is_empty() {
-            // The slot was empty at the cut or was walked before, so the model must have no keys either.
+            // The slot was empty when the snapshot was taken or has been visited, so the model must have no keys of it
+            // either.
             assert!(!self.model.keys().any(|(_, key)| Slot::of_key(key) == slot));
             return false;
         }
@@ -659,7 +660,7 @@ impl WalkedModel {
         *left -= known.data.add(part.elements);
     }
 
-    /// Checks that the open value was visited completely.
+    /// Checks that the large value visited last was visited completely.
     fn finish_piece(&mut self) {
         let open = self.open_parts.take();
         assert!(open.is_none_or(|(_, left)| left == 0), "the parts add up");

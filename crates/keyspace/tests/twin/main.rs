@@ -1,7 +1,7 @@
 //! Compares the keyspace with a naive reference model under random operations.
 //!
-//! Each run is determined by its seed. `KEYSPACE_SEEDS=1000 cargo test -p keyspace --test twin --release`
-//! runs more seeds than CI does. `tests/fuzz` also chooses the shape of a run, at random or by libFuzzer.
+//! Each run is determined by its seed. `KEYSPACE_SEEDS=1000 cargo test -p keyspace --test twin --release` runs more
+//! seeds than CI does. `tests/fuzz` also chooses the size of a run, at random or by libFuzzer.
 mod choices;
 mod driver;
 mod model;
@@ -9,7 +9,8 @@ mod model;
 use choices::RandomChoices;
 use driver::{TestDriver, TestLimits};
 
-/// Runs with every decision taken from `bytes`, the shape of the run first. Ends when the bytes are used up.
+/// Makes a run in which `bytes` determine every decision, starting with the size of the run. It ends when the bytes are
+/// used up.
 pub(crate) fn run_with_choices(bytes: &[u8]) {
     let mut choices = RandomChoices::new(Vec::from(bytes).into_iter());
     let mut between = |few: u64, many: u64| few + choices.below(many - few);

@@ -19,20 +19,20 @@ pub(crate) type Scores = BTreeMap<Vec<u8>, u64>;
 pub(crate) enum Data {
     String(Vec<u8>, EncodingHint),
     List(VecDeque<Vec<u8>>),
-    /// A set: its members and the expected encoding.
+    /// A set: its members and the name of the expected encoding.
     Set(BTreeSet<Vec<u8>>, &'static str),
-    /// A sorted set: the bits of each member's score, and whether the encoding is `skiplist`.
+    /// A sorted set: the score of each member, as bits, and whether the encoding is `skiplist`.
     SortedSet(Scores, bool),
     /// A hash: its fields, and whether the encoding is `hashtable`.
     Hash(Fields, bool),
     Stream(Entries),
 }
 
-/// The contents of a stream and of one of its groups.
+/// The entries of a stream, and the pending entries of one of its groups.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Entries {
     pub(crate) field_names: BTreeMap<StreamId, Vec<Vec<u8>>>,
-    /// Pending entries: the consumer and the delivery count.
+    /// Pending entries: the consumer and the delivery count of each.
     pub(crate) pending_entries: BTreeMap<StreamId, (Vec<u8>, u64)>,
     parts: Stream,
 }
@@ -64,7 +64,7 @@ impl Entries {
         entries
     }
 
-    /// Reads a stream that may still be incomplete.
+    /// Reads a stream that may be incomplete.
     fn read_part(stream: &Stream) -> Self {
         let mut entries = Self::default();
         for entry in stream.range(StreamId::MIN, StreamId::MAX) {
@@ -86,7 +86,7 @@ impl Entry {
         Self { data: Data::String(bytes, encoding_hint), expiry }
     }
 
-    /// Returns an empty entry to be assembled from parts like this one.
+    /// Returns an empty entry of the same kind as this part, to which parts will be added.
     pub(crate) fn empty(part: PartElements<'_>, expiry: Option<Millis>) -> Self {
         let data = match part {
             PartElements::List(_) => Data::List(VecDeque::new()),
@@ -98,7 +98,7 @@ impl Entry {
         Self { data, expiry }
     }
 
-    /// Returns the entry as stored in the keyspace.
+    /// Reads a stored value into a model entry.
     pub(crate) fn read(value: Value<'_>, expiry: Option<Millis>) -> Self {
         let data = match value {
             Value::String(string) => Data::String(string.bytes.to_vec(), string.encoding_hint),
@@ -191,7 +191,7 @@ impl Data {
                 let mut parts = std::mem::take(&mut entries.parts);
                 part.for_each(&mut |piece| assert!(parts.add_piece(piece), "{piece:?}"));
                 let before = entries.field_names.len();
-                // Entries without a consumer get their consumer with a later part.
+                // Entries without a consumer get one with a later part.
                 let whole = parts.clone();
                 *entries = Entries { parts, ..Entries::read_part(&whole) };
                 added += entries.field_names.len() - before;
@@ -205,7 +205,7 @@ impl Data {
 /// Entries by database and key.
 pub(crate) type ReferenceModel = BTreeMap<(u16, Vec<u8>), Entry>;
 
-/// A scan in progress: the keys that existed throughout, and the keys visited.
+/// A scan in progress: the keys that have existed since it started, and the keys visited so far.
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub(crate) db: u16,

@@ -50,7 +50,7 @@ impl TestDriver {
         self.record_hash(db, &bytes, entry);
     }
 
-    /// Sets many fields at once, some of them twice.
+    /// Sets many fields at once, some of them more than once.
     fn hash_set_all(&mut self, db: u16, bytes: &[u8], mut entry: Entry) {
         let Data::Hash(fields, named) = &mut entry.data else { panic!("seen by the caller") };
         let times = if self.random(5) == 0 { 2 * self.shape.fields } else { 1 + self.random(8) };
@@ -76,7 +76,7 @@ impl TestDriver {
         self.record_hash(db, bytes, entry);
     }
 
-    /// The encoding must follow the limits, whatever the representation.
+    /// Checks that the encoding follows the limits, whatever the representation, and records the hash in the model.
     fn record_hash(&mut self, db: u16, bytes: &[u8], entry: Entry) {
         let encoding = self.with_key(db, bytes, |table, _, place| {
             table.hash(place.expect("there")).expect("a hash").encoding()
@@ -130,7 +130,7 @@ impl TestDriver {
         self.check_hash(db, &bytes);
     }
 
-    /// Compares scan and random access with the model.
+    /// Compares scanning and random picks with the model.
     fn check_hash(&mut self, db: u16, bytes: &[u8]) {
         let count = self.random(10) as usize;
         let random = self.random(u64::from(u32::MAX)) << 20;

@@ -6,7 +6,7 @@ use keyspace::{ItemDigits, ListEnd, ListLimit};
 
 use super::*;
 
-/// Limit so small that packed and large lists occur with both encodings, `listpack` and `quicklist`.
+/// A limit so low that packed and large lists occur with both encodings, `listpack` and `quicklist`.
 pub(super) const LIMIT: ListLimit = ListLimit(20);
 
 impl TestDriver {
@@ -34,7 +34,7 @@ impl TestDriver {
         if self.random(2) == 0 { ListEnd::Head } else { ListEnd::Tail }
     }
 
-    /// Pushes elements to an end of a new or existing list, or inserts them.
+    /// Pushes elements to an end of a new or existing list, or inserts elements.
     pub(super) fn list_push(&mut self) {
         let Some((db, bytes, mut entry)) = self.random_list() else { return };
         let Data::List(twin) = &mut entry.data else { panic!("seen above") };
@@ -76,7 +76,7 @@ impl TestDriver {
         self.check_list(db, &bytes);
     }
 
-    /// Removes elements of a list, from an end or by value.
+    /// Removes elements of a list from an end, or by value.
     pub(super) fn list_take(&mut self) {
         let Some((db, bytes, mut entry)) = self.random_list() else { return };
         let Data::List(twin) = &mut entry.data else { panic!("seen above") };

@@ -8,7 +8,7 @@ use super::*;
 
 const LIMITS: SetBounds = SetBounds { intset: 15, listpack: ListpackBounds { entries: 20, value: 30 } };
 
-/// Returns the encoding after a set with the encoding `name` gets a member.
+/// Returns the encoding of a set whose encoding is `name` after a member is added.
 fn with_new_encoding(name: &'static str, members: &BTreeSet<Vec<u8>>, member: &[u8]) -> &'static str {
     let is_integer = |member: &[u8]| {
         let number = std::str::from_utf8(member).ok().and_then(|text| text.parse::<i64>().ok());
@@ -27,7 +27,7 @@ fn with_new_encoding(name: &'static str, members: &BTreeSet<Vec<u8>>, member: &[
 }
 
 impl TestDriver {
-    /// Returns a random member. Most sets have integers of one width; a few have other members.
+    /// Returns a random member. Most sets contain only integers of one width; a few have other members.
     fn random_member(&mut self, key: &[u8]) -> Vec<u8> {
         let members = [3, 30, self.shape.fields][self.random(3) as usize];
         let number = self.random(members);
@@ -52,7 +52,7 @@ impl TestDriver {
         Some((db, bytes, entry))
     }
 
-    /// Adds members to a new or existing set, one by one or at once.
+    /// Adds members to a new or existing set, one by one or all at once.
     pub(super) fn set_add(&mut self) {
         let Some((db, bytes, mut entry)) = self.random_set() else { return };
         let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(5) };

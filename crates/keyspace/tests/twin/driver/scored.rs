@@ -20,7 +20,7 @@ impl TestDriver {
         name
     }
 
-    /// Returns a frequent score, an integral one, an arbitrary one, or an extreme one.
+    /// Returns a random score: a frequent, integral, arbitrary or extreme one.
     fn random_score(&mut self) -> f64 {
         let whole = self.random(1 << 32) as u32;
         match self.random(8) {
@@ -126,7 +126,7 @@ impl TestDriver {
         self.compare(db, bytes);
     }
 
-    /// Compares ranks, boundaries and scans with the model.
+    /// Compares ranks, boundaries and scans of a sorted set with the model.
     fn check_scored(&mut self, db: u16, bytes: &[u8]) {
         let (count, which) = (self.random(10) as usize, self.random(1 << 20) as usize);
         let score = self.random_score();
@@ -153,7 +153,7 @@ impl TestDriver {
         });
     }
 
-    /// Pins members of the largest sorted set, if it is in the large form.
+    /// Pins members of the largest sorted set if it is stored as a large collection.
     pub(super) fn pin_members(&mut self) {
         let sorted_sets = self.model.iter().filter_map(|(key, entry)| match &entry.data {
             Data::SortedSet(members, _) => Some((key, members)),

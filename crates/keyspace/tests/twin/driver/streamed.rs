@@ -5,7 +5,7 @@ use keyspace::{Group, Stream, StreamId, StreamNodeBounds, StreamTrim, TrimPrecis
 use super::super::model::Entries;
 use super::*;
 
-/// Node limits so small that streams have many nodes.
+/// Node limits so low that streams have many nodes.
 const BOUNDS: StreamNodeBounds = StreamNodeBounds { bytes: 400, entries: 9 };
 
 impl TestDriver {
@@ -65,7 +65,7 @@ impl TestDriver {
         self.compare(db, &bytes);
     }
 
-    /// Trims a stream, deletes an entry, or acknowledges one.
+    /// Trims a stream, or deletes or acknowledges one of its entries.
     pub(super) fn stream_take(&mut self) {
         let Some((db, bytes, mut entry)) = self.random_stream() else { return };
         let Data::Stream(twin) = &mut entry.data else { panic!("seen above") };
