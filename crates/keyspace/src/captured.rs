@@ -175,7 +175,7 @@ impl Captured {
             .push(CapturedPiece { db: owner.db, content: CapturedContent::ListSegments { owner: of, part } });
     }
 
-    /// Copies the next chunk of a long value, of which `left` bytes then remain to be copied.
+    /// Copies the next chunk of a long value, of which `remaining_bytes` are then still to be copied.
     pub(crate) fn add_long_chunk(&mut self, part: &[u8], left: usize) {
         self.bytes.reserve(part.len() + left);
         self.bytes.extend_from_slice(part);

@@ -203,7 +203,7 @@ impl Index {
         }
     }
 
-    /// Returns the reference with this hash for which `is` returns true.
+    /// Returns the reference with this hash for which `is_match` returns true.
     #[inline]
     pub(crate) fn find(&self, hash: u64, is: impl FnMut(u32) -> bool) -> Option<u32> {
         match self {
@@ -337,8 +337,8 @@ impl Index {
         }
     }
 
-    /// Visits all entries in arbitrary order until `visit` returns false. Returns whether all were visited. `of` only
-    /// prefetches the entries.
+    /// Visits all entries in arbitrary order until `visit` returns false. Returns whether all were visited. `source`
+    /// only prefetches the entries.
     pub(crate) fn visit_all(&self, of: &impl HashSource, mut visit: impl FnMut(u32) -> bool) -> bool {
         match self {
             Self::Inline(few) => {

@@ -227,7 +227,7 @@ impl Keyspace {
     }
 
     /// Locks many slots without blocking other clients behind one busy slot: if a slot stays locked by another thread,
-    /// this thread waits for it with all other slots released. `held` has one element per slot. Returns whether all
+    /// this thread waits for it with all other slots released. `guards` has one element per slot. Returns whether all
     /// slots are locked; if not, the wait policy gave up. The caller holds the global lock and may hold other slots.
     pub(crate) fn lock_all_slots<'k, G>(
         &'k self,
@@ -282,7 +282,7 @@ impl Keyspace {
         self.slots().map(|_| None).collect()
     }
 
-    /// Calls `at_that_moment` while all slots are locked. Of each slot, only the cache line with the lock is touched.
+    /// Calls `while_locked` while all slots are locked. Of each slot, only the cache line with the lock is touched.
     pub(crate) fn with_all_locked<'k, R>(
         &'k self,
         turn: &GlobalLock<'_>,

@@ -164,7 +164,7 @@ impl ValueEncoding {
         }
     }
 
-    /// Returns the encoding after adding elements that `about` summarizes. An encoding never becomes more compact
+    /// Returns the encoding after adding elements with this summary. An encoding never becomes more compact
     /// again.
     pub(crate) fn encoding_after_adding(self, about: &ValueSummary, limits: &EncodingLimits) -> Self {
         match self {

@@ -99,8 +99,8 @@ impl SnapshotOnlyBytes {
         Self { bytes: 0, max_bytes: most }
     }
 
-    /// Adds the bytes of nodes that edits copied or removed since [`total_shed_bytes`] returned `before`. The snapshot
-    /// must have shared these nodes.
+    /// Adds the bytes of nodes that edits copied or removed since [`total_shed_bytes`] returned `earlier_total`. The
+    /// snapshot must have shared these nodes.
     pub(crate) fn add_shed_since(&mut self, before: usize) {
         let more = total_shed_bytes().wrapping_sub(before).min(self.max_bytes - self.bytes);
         count_snapshot_only(more, 0);

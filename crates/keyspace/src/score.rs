@@ -14,7 +14,7 @@ pub(crate) struct EncodedScore {
 }
 
 impl EncodedScore {
-    /// Encodes the score in at least `least` bytes. The encoded length is 1, 2, 4 or 8.
+    /// Encodes the score in at least `min_len` bytes. The encoded length is 1, 2, 4 or 8.
     #[inline]
     pub(crate) fn new(score: f64, least: usize) -> Self {
         let whole = score as i32;

@@ -172,8 +172,9 @@ impl Keyspace {
 }
 
 impl PreparedCut<'_> {
-    /// Takes a snapshot; returns `None` if three are active, but first waits for those that commands read. `at_cut`
-    /// runs while every slot is locked, to record other state of the same moment, such as the log offset.
+    /// Takes a snapshot; returns `None` if three are active, but first waits for those that commands read.
+    /// `while_locked` runs while every slot is locked, to record other state of the same moment, such as the log
+    /// offset.
     pub fn cut<R>(self, turn: &GlobalLock<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
         let cuts = &self.keyspace.active_cuts;
         let number = cuts.reserve().or_else(|| cuts.await_reader())?;
@@ -216,7 +217,7 @@ impl Snapshot {
         }
     }
 
-    /// Passes the value that will be visited next in `slot`, in its current state, to `look`.
+    /// Passes the value that will be visited next in `slot`, in its current state, to `inspect`.
     pub(crate) fn with_next_value<R>(&self, slot: Slot, look: impl FnOnce(&Large) -> R) -> Option<R> {
         let mut guard = self.keyspace.lock(slot);
         let last_cut = guard.pinned_value(1 << self.number).map(look);

@@ -192,7 +192,7 @@ impl Stream {
         self.nodes.backward_from(&id).next().map(|(id, node)| (*id, node))
     }
 
-    /// Appends an entry; `words` contains field names and values alternately. The id must be higher than all ids
+    /// Appends an entry; `field_values` contains field names and values alternately. The id must be higher than all ids
     /// generated before.
     pub fn append(&mut self, id: StreamId, words: &[&[u8]], bounds: StreamNodeBounds) {
         debug_assert!(id > self.head.last && words.len() >= 2 && words.len().is_multiple_of(2));

@@ -107,7 +107,7 @@ impl Table {
         self.entries.find_with_usage(key, now)
     }
 
-    /// Returns the value at `place`.
+    /// Returns the value at `entry_ref`.
     #[must_use]
     #[inline(always)]
     pub fn value(&self, place: EntryRef) -> Value<'_> {
@@ -118,7 +118,7 @@ impl Table {
         }
     }
 
-    /// Returns the kind of the value at `place`.
+    /// Returns the kind of the value at `entry_ref`.
     #[must_use]
     #[inline]
     pub fn kind(&self, place: EntryRef) -> Kind {
@@ -207,7 +207,7 @@ impl Table {
         place
     }
 
-    /// Replaces the value and expiry of the key at `place`.
+    /// Replaces the value and expiry of the key at `entry_ref`.
     pub fn replace(
         &mut self,
         place: EntryRef,
@@ -231,7 +231,7 @@ impl Table {
         self.entries.set_expiry(place, key, expiry)
     }
 
-    /// Resizes the string at `place` to `len` bytes and returns it for editing. New bytes are zero; the expiry is
+    /// Resizes the string at `entry_ref` to `len` bytes and returns it for editing. New bytes are zero; the expiry is
     /// unchanged.
     pub fn edit_string(
         &mut self,
@@ -269,7 +269,7 @@ impl Table {
         self.entries.next_due()
     }
 
-    /// Records when the next element of the value at `place` expires.
+    /// Records when the next element of the value at `entry_ref` expires.
     pub(crate) fn record_element_expiry(&mut self, place: EntryRef, key: &Key<'_>) {
         if let Some(due) = self.value(place).next_due() {
             self.entries.record_element_expiry(key.bytes, due);

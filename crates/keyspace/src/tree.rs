@@ -215,8 +215,8 @@ impl<T: Item> Node<T> {
         }
     }
 
-    /// Returns a node for editing; a shared node is copied first. If `found` is set, returns `None` without copying a
-    /// shared node that does not contain the item.
+    /// Returns a node for editing; a shared node is copied first. If `must_exist` is set, returns `None` without
+    /// copying a shared node that does not contain the item.
     fn make_unique<'a>(node: &'a mut Arc<Self>, seek: &impl Seek<T>, found: bool) -> Option<&'a mut Self> {
         if found && Arc::strong_count(node) > 1 {
             node.find(&mut seek.clone())?;
@@ -518,8 +518,8 @@ impl<T: Item> Tree<T> {
         }
     }
 
-    /// Checks the structure: all leaves have equal depth, no node is empty or oversized, and `fits` accepts each
-    /// summary. Returns the height.
+    /// Checks the structure: all leaves have equal depth, no node is empty or oversized, and `is_valid_summary` accepts
+    /// each summary. Returns the height.
     pub(crate) fn check(&self, fits: &impl Fn(&T::Summary, &Items<T>) -> bool) -> usize {
         fn height<T: Item>(items: &Items<T>, fits: &impl Fn(&T::Summary, &Items<T>) -> bool) -> usize {
             assert!((1..=MAX_ITEMS).contains(&items.len()), "{} items", items.len());

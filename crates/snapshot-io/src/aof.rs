@@ -158,8 +158,8 @@ struct AofFileRange<'a> {
 }
 
 impl Loader<'_> {
-    /// Replaces all data with that of the files. If `truncates` is set and the last file is incomplete, it is truncated
-    /// after its last complete command.
+    /// Replaces all data with that of the files. If `may_truncate` is set and the last file is incomplete, it is
+    /// truncated after its last complete command.
     ///
     /// # Errors
     /// The files cannot be read or are malformed.
@@ -392,7 +392,7 @@ impl<'a, R: Read> Reader<'a, R> {
         Ok(more)
     }
 
-    /// Creates the error for malformed bytes at index `done` of the input.
+    /// Creates the error for malformed bytes at index `index` of the input.
     fn stop(&self, done: usize, reason: &str) -> ReplayError {
         ReplayError::Format { offset: self.offset + done as u64, reason: reason.to_owned() }
     }

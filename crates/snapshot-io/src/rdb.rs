@@ -117,8 +117,8 @@ impl std::fmt::Debug for Loader<'_> {
 impl Loader<'_> {
     /// Replaces all data with that of a snapshot of about `len` bytes. From now on commands get LOADING; the caller
     /// ends that state once the loaded (or empty) dataset may be served. With `drop_expired`, as on a master, expired
-    /// keys and fields are skipped; a replica stores them until its master deletes them. `whole` is called at the end
-    /// and returns whether the input was complete.
+    /// keys and fields are skipped; a replica stores them until its master deletes them. `is_complete` is called at the
+    /// end and returns whether the input was complete.
     ///
     /// # Errors
     /// The snapshot cannot be read or is malformed. The dataset is empty afterwards, unless the header was already
@@ -133,10 +133,11 @@ impl Loader<'_> {
         self.replace_after(input, len, drop_expired, || (), whole)
     }
 
-    /// Like [`Self::replace`], but calls `before` after the header was read, directly before the old data is dropped.
+    /// Like [`Self::replace`], but calls `before_drop` after the header was read, directly before the old data is
+    /// dropped.
     ///
     /// # Errors
-    /// Same as [`Self::replace`]. If `before` was not called, the data is unchanged.
+    /// Same as [`Self::replace`]. If `before_drop` was not called, the data is unchanged.
     pub fn replace_after(
         &self,
         input: impl Read,
@@ -161,11 +162,12 @@ impl Loader<'_> {
     }
 
     /// Loads a snapshot into a second dataset, and swaps the two datasets if the snapshot is complete according to
-    /// `whole`; `before` is called directly before the swap. Until then, commands use the old data if `served`;
-    /// otherwise they get LOADING until the caller ends that state. Both datasets need memory at the same time.
+    /// `is_complete`; `before_swap` is called directly before the swap. Until then, commands use the old data if
+    /// `serve_old_data`; otherwise they get LOADING until the caller ends that state. Both datasets need memory at the
+    /// same time.
     ///
     /// # Errors
-    /// Same as [`Self::replace`], but the data is unchanged and `before` was not called.
+    /// Same as [`Self::replace`], but the data is unchanged and `before_swap` was not called.
     pub fn replace_by_exchange(
         &self,
         input: impl Read,

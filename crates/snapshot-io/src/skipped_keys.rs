@@ -14,8 +14,8 @@ pub struct SkippedKeys {
 }
 
 impl SkippedKeys {
-    /// Records a command that deletes a key, or fields of a key. If all commands together exceed `most` bytes, they are
-    /// discarded, because they would not fit in the replication log.
+    /// Records a command that deletes a key, or fields of a key. If all commands together exceed `max_bytes`,
+    /// they are discarded, because they would not fit in the replication log.
     pub fn add(&mut self, db: u16, command: &[&[u8]], most: u64) {
         if self.has_overflowed {
             return;

@@ -29,7 +29,7 @@ fn page_size(len: usize) -> usize {
 }
 
 impl<V: OverflowValue> Entries<V> {
-    /// Allocates `need` bytes for a new entry. Returns the page number and the offset in the page.
+    /// Allocates `needed_bytes` for a new entry. Returns the page number and the offset in the page.
     pub(super) fn allocate_space(&mut self, need: usize) -> (usize, usize) {
         if let Some(at) = self.offset_if_fits(self.open_page as usize, need) {
             return (self.open_page as usize, at);
@@ -61,13 +61,13 @@ impl<V: OverflowValue> Entries<V> {
         (page::free_len(page) >= need && self.pinned_bits(number) == 0).then(|| page::entries_end(page))
     }
 
-    /// Returns the maximum page length for a store that is about to grow by `need` bytes.
+    /// Returns the maximum page length for a store that is about to grow by `needed_bytes`.
     fn max_page_len(&self, need: usize) -> usize {
         let live = (self.live_bytes() + self.with_expected(need)) as u64;
         Block::MAX_BLOCK_BYTES.min((V::PAGE_LEN_FACTOR * live).isqrt() as usize)
     }
 
-    /// Returns `need` plus the bytes that [`Self::expect_bytes`] announced.
+    /// Returns `needed_bytes` plus the bytes that [`Self::expect_bytes`] announced.
     fn with_expected(&self, need: usize) -> usize {
         need.max(usize::from(self.expected_bytes))
     }
@@ -83,7 +83,8 @@ impl<V: OverflowValue> Entries<V> {
         self.index.reserve(entries, &names);
     }
 
-    /// Grows the open page by `need` bytes and returns the offset, unless the page would exceed its maximum length.
+    /// Grows the open page by `needed_bytes` and returns the offset, unless the page would exceed its maximum
+    /// length.
     fn grow_open_page(&mut self, need: usize) -> Option<usize> {
         let number = self.open_page as usize;
         let end = page::entries_end(self.pages.page_if(number)?);
@@ -93,7 +94,7 @@ impl<V: OverflowValue> Entries<V> {
         Some(number)
     }
 
-    /// Adds a page with room for `need` bytes and the bytes that [`Self::expect_bytes`] announced.
+    /// Adds a page with room for `needed_bytes` and the bytes that [`Self::expect_bytes`] announced.
     fn add_page(&mut self, need: usize) -> usize {
         let most = self.max_page_len(need).max(page::HEADER_LEN + need);
         let len = page_size((page::HEADER_LEN + self.with_expected(need)).min(most));

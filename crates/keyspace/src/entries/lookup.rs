@@ -49,7 +49,7 @@ impl<V: OverflowValue> Entries<V> {
         found
     }
 
-    /// Like [`Self::find_with_usage`], but checks the entry `likely` first.
+    /// Like [`Self::find_with_usage`], but checks the entry `likely_reference` first.
     #[inline(always)]
     pub(crate) fn find_with_hint(
         &self,

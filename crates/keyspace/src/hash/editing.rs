@@ -13,7 +13,7 @@ use crate::packed::{self, Shape};
 use crate::table::{RemovedValue, Table};
 
 impl Table {
-    /// Returns the hash at `place`, or `None` if the value has another type.
+    /// Returns the hash at `entry_ref`, or `None` if the value has another type.
     #[must_use]
     #[inline]
     pub fn hash(&self, place: EntryRef) -> Option<HashRef<'_>> {
@@ -29,8 +29,8 @@ impl Table {
         if let Large::Hash(fields) = self.entries.overflow_mut(place)? { Some(fields) } else { None }
     }
 
-    /// Removes a field of the hash at `place`. Returns whether the field existed. The caller must delete the key when
-    /// the hash becomes empty.
+    /// Removes a field of the hash at `entry_ref`. Returns whether the field existed. The caller must delete the key
+    /// when the hash becomes empty.
     pub fn hash_remove(&mut self, place: EntryRef, key: &Key<'_>, name: &[u8]) -> (EntryRef, bool) {
         let hash = self.expect_hash(place);
         let Shape::Packed(packed) = hash.shape else {
@@ -48,7 +48,7 @@ impl Table {
         (place, true)
     }
 
-    /// Sets or removes the expiry of a field of the hash at `place`. Returns whether the field exists.
+    /// Sets or removes the expiry of a field of the hash at `entry_ref`. Returns whether the field exists.
     pub fn hash_set_expiry(
         &mut self,
         place: EntryRef,

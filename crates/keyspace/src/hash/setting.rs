@@ -21,7 +21,7 @@ fn exceeds_bounds(field: &Field<'_>, count: usize, bounds: ListpackBounds) -> bo
 }
 
 impl Table {
-    /// Sets a field of the hash at `place`, with its expiry. Returns the previous state if the field existed.
+    /// Sets a field of the hash at `entry_ref`, with its expiry. Returns the previous state if the field existed.
     pub fn hash_set(
         &mut self,
         place: EntryRef,
@@ -90,8 +90,8 @@ impl Table {
         (place, replaced)
     }
 
-    /// Sets several fields of the hash at `place`. `visit_replaced` receives the previous state of each field. A packed
-    /// hash is rewritten once for all fields.
+    /// Sets several fields of the hash at `entry_ref`. `visit_replaced` receives the previous state of each field. A
+    /// packed hash is rewritten once for all fields.
     pub fn hash_set_all<'f>(
         &mut self,
         mut place: EntryRef,

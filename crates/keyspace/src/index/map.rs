@@ -32,7 +32,7 @@ impl SegmentMap {
         self.segment_numbers[(position >> (64 - self.depth)) as usize]
     }
 
-    /// Splits the segment that covers the positions which share their first `depth` bits with this one: segment `upper`
+    /// Splits the segment that covers the positions which share their first `depth` bits with this one: `upper_segment`
     /// now covers their upper half.
     pub(super) fn split_range(&mut self, position: u64, depth: u8, upper: u32) {
         if depth == self.depth {
@@ -47,7 +47,7 @@ impl SegmentMap {
         self.segments += 1;
     }
 
-    /// Merges two segments: segment `number` now covers all positions that share their first `depth` bits with this
+    /// Merges two segments: `segment` now covers all positions that share their first `depth` bits with this
     /// one.
     pub(super) fn merge_ranges(&mut self, position: u64, depth: u8, number: u32) {
         self.set_range(self.range(position, depth), number);

@@ -122,7 +122,7 @@ impl Segment {
         bucket.references_with_tag(tag(hash)).next().map(|(_, reference)| reference)
     }
 
-    /// Returns the bucket, cell and reference of the entry for which `is` returns true.
+    /// Returns the bucket, cell and reference of the entry for which `is_match` returns true.
     #[inline]
     fn find_cell(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<(usize, usize, u32)> {
         if self.buckets == 0 {

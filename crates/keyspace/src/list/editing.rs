@@ -27,7 +27,7 @@ struct RangeReplacement<'a> {
 }
 
 impl Table {
-    /// Returns the list at `place`, or `None` if the value has another type.
+    /// Returns the list at `entry_ref`, or `None` if the value has another type.
     #[must_use]
     #[inline]
     pub fn list(&self, place: EntryRef) -> Option<ListRef<'_>> {
@@ -69,7 +69,7 @@ impl Table {
         place
     }
 
-    /// Pushes elements one by one at `end` of the list at `place`.
+    /// Pushes elements one by one at `end` of the list at `entry_ref`.
     pub fn list_push<'e>(
         &mut self,
         place: EntryRef,
@@ -109,7 +109,7 @@ impl Table {
         place
     }
 
-    /// Inserts an element before `index` in the list at `place`.
+    /// Inserts an element before `index` in the list at `entry_ref`.
     pub fn list_insert(
         &mut self,
         place: EntryRef,
@@ -121,7 +121,7 @@ impl Table {
         self.replace_by_element(place, key, index..index, element, limit)
     }
 
-    /// Replaces the element at `index` in the list at `place`. The index must be valid.
+    /// Replaces the element at `index` in the list at `entry_ref`. The index must be valid.
     pub fn list_set(
         &mut self,
         place: EntryRef,
@@ -135,8 +135,8 @@ impl Table {
         place
     }
 
-    /// Removes up to `count` elements from `end` of the list at `place`. The caller must delete the key when the list
-    /// becomes empty.
+    /// Removes up to `count` elements from `end` of the list at `entry_ref`. The caller must delete the key when the
+    /// list becomes empty.
     pub fn list_remove_ends(
         &mut self,
         place: EntryRef,
@@ -175,9 +175,9 @@ impl Table {
         (place, dropped)
     }
 
-    /// Removes elements equal to `element` from the list at `place`, at most as many as given: from the head, or from
-    /// the tail if `from_tail`. Returns the number of removed elements. The caller must delete the key when the list
-    /// becomes empty.
+    /// Removes elements equal to `element` from the list at `entry_ref`, at most as many as given: from the head, or
+    /// from the tail if `from_tail`. Returns the number of removed elements. The caller must delete the key when the
+    /// list becomes empty.
     pub fn list_remove(
         &mut self,
         place: EntryRef,
@@ -295,7 +295,7 @@ impl Table {
         self.make_large(place, key, Large::List(segments))
     }
 
-    /// Updates the encoding before `count` elements with a total of `raw` bytes are added.
+    /// Updates the encoding before `count` elements with a total of `added_bytes` are added.
     fn update_encoding_after_growth(&mut self, place: EntryRef, raw: usize, count: usize, limit: ListLimit) {
         let list = self.expect_list(place);
         if list.value_encoding == ValueEncoding::ListpackList

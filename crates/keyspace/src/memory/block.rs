@@ -206,8 +206,8 @@ pub fn with_wide_vectors<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Maps chunk `index`. `large` requests huge pages, which make TLB misses on lookups far rarer. The usual objection to
-/// huge pages, the cost of copy-on-write after a fork, does not apply, because this server does not fork.
+/// Maps chunk `index`. With `huge_pages` it uses huge pages, which make TLB misses on lookups far rarer. The usual
+/// objection to huge pages, the cost of copy-on-write after a fork, does not apply, because this server does not fork.
 pub(super) fn map_chunk(index: usize, large: bool) {
     CHUNKS[index].store(map_memory(large).as_ptr(), Ordering::Release);
 }

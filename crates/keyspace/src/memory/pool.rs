@@ -99,7 +99,7 @@ pub(super) fn take_block(granules: usize) -> u32 {
     POOL.lock().take_block(granules)
 }
 
-/// Allocates a block in a lower chunk than that of granule `than`, if one has room.
+/// Allocates a block in a lower chunk than that of `below_granule`, if one has room.
 pub(super) fn allocate_lower(than: u32, granules: usize) -> Option<u32> {
     let mut pool = POOL.lock();
     let found = pool.runs.allocate_below(than as usize / CHUNK_GRANULES, granules)?;

@@ -12,7 +12,7 @@ use crate::packed::{self, COUNT_LEN, Shape};
 use crate::table::Table;
 
 impl Table {
-    /// Returns the set at `place`, or `None` if the value has another type.
+    /// Returns the set at `entry_ref`, or `None` if the value has another type.
     #[must_use]
     #[inline]
     pub fn set(&self, place: EntryRef) -> Option<SetRef<'_>> {
@@ -28,7 +28,7 @@ impl Table {
         if let Large::Set(fields) = self.entries.overflow_mut(place)? { Some(fields) } else { None }
     }
 
-    /// Adds a member to the set at `place`. Returns whether it is new.
+    /// Adds a member to the set at `entry_ref`. Returns whether it is new.
     pub fn set_add(
         &mut self,
         place: EntryRef,
@@ -66,8 +66,8 @@ impl Table {
         is_new
     }
 
-    /// Adds several members to the set at `place` and returns how many were new. A packed set is rewritten once for all
-    /// members.
+    /// Adds several members to the set at `entry_ref` and returns how many were new. A packed set is rewritten once for
+    /// all members.
     pub fn set_add_all<'m>(
         &mut self,
         mut place: EntryRef,
@@ -112,8 +112,8 @@ impl Table {
         }
     }
 
-    /// Removes a member of the set at `place`. Returns whether the member existed. The caller must delete the key when
-    /// the set becomes empty.
+    /// Removes a member of the set at `entry_ref`. Returns whether the member existed. The caller must delete the key
+    /// when the set becomes empty.
     pub fn set_remove(&mut self, place: EntryRef, key: &Key<'_>, member: &[u8]) -> (EntryRef, bool) {
         let set = self.expect_set(place);
         let Shape::Packed(packed) = set.shape else {

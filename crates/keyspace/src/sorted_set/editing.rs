@@ -32,7 +32,7 @@ impl LargeFields<SortedSetFields> {
 }
 
 impl Table {
-    /// Returns the sorted set at `place`, or `None` if the value has another type.
+    /// Returns the sorted set at `entry_ref`, or `None` if the value has another type.
     #[must_use]
     #[inline]
     pub fn sorted_set(&self, place: EntryRef) -> Option<SortedSetRef<'_>> {
@@ -50,8 +50,8 @@ impl Table {
         if let Large::SortedSet(members) = self.entries.overflow_mut(place)? { Some(members) } else { None }
     }
 
-    /// Updates the score of a member of the sorted set at `place`. `decide` receives the member's current score, if it
-    /// exists, and returns the new score (never NaN), or `None` to change nothing.
+    /// Updates the score of a member of the sorted set at `entry_ref`. `decide` receives the member's current score, if
+    /// it exists, and returns the new score (never NaN), or `None` to change nothing.
     pub fn sorted_set_update(
         &mut self,
         place: EntryRef,
@@ -154,7 +154,7 @@ impl Table {
         self.entries.splice(place, key, &splice)
     }
 
-    /// Removes a member of the sorted set at `place` and returns its score. The caller must delete the key
+    /// Removes a member of the sorted set at `entry_ref` and returns its score. The caller must delete the key
     /// when the set becomes empty.
     pub fn sorted_set_remove(
         &mut self,

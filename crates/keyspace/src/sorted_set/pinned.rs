@@ -31,7 +31,7 @@ pub struct PinnedMembers {
 }
 
 impl Keyspace {
-    /// Pins the sorted set at `place`, whose slot must be locked, to read the members whose ranks are in a range.
+    /// Pins the sorted set at `entry_ref`, whose slot must be locked, to read the members whose ranks are in a range.
     /// Returns `None` in the same cases as [`Keyspace::pin_values`].
     pub fn pin_members(
         self: &Arc<Self>,

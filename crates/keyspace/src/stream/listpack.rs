@@ -129,7 +129,7 @@ fn backward_length_size(len: usize) -> usize {
     }
 }
 
-/// Returns an empty listpack with capacity for `room` bytes.
+/// Returns an empty listpack with this capacity in bytes.
 pub(super) fn empty(room: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(room.max(HEADER_LEN + 1));
     bytes.extend_from_slice(&[(HEADER_LEN + 1) as u8, 0, 0, 0, 0, 0, END]);

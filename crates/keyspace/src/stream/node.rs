@@ -13,8 +13,8 @@
 //! flags, milliseconds, sequence, number of fields, name and value of each, number of items
 //! ```
 //!
-//! The names at the start are those of the first entry; entries with identical fields store only values. A deleted
-//! entry (flags & 1) stays until its node is removed. The number of items is for reading backwards.
+//! The names at the start are those of the first entry; entries with identical fields store only values. A deleted entry
+//! (flags & 1) stays until its node is removed. The number of items is for reading backwards.
 
 use super::StreamId;
 use super::listpack::{self, Appender, HEADER_LEN, Item};
@@ -253,7 +253,7 @@ pub(super) fn append(id: StreamId, bytes: &mut Vec<u8>, entry: StreamId, fields:
     listpack::replace_integer(bytes, HEADER_LEN, live as i64);
 }
 
-/// Calls `which` for the live entries in order and marks those as deleted for which it returns `Delete`. Returns their
+/// Calls `decide` for the live entries in order and marks those as deleted for which it returns `Delete`. Returns their
 /// number.
 pub(super) fn mark_deleted(
     id: StreamId,

@@ -261,13 +261,13 @@ impl<'a> PackedValue<'a> {
 }
 
 impl Table {
-    /// Returns the stream at `place`, or `None` if the value has another type.
+    /// Returns the stream at `entry_ref`, or `None` if the value has another type.
     #[must_use]
     pub fn stream(&self, place: EntryRef) -> Option<StreamRef<'_>> {
         self.typed::<StreamRef<'_>>(place)
     }
 
-    /// Edits the stream at `place` and returns the result of the edit.
+    /// Edits the stream at `entry_ref` and returns the result of the edit.
     pub fn edit_stream<R>(
         &mut self,
         place: EntryRef,

@@ -184,8 +184,8 @@ impl TestRun {
         }
     }
 
-    /// Trims whole nodes and updates the model: the removed entries must be the first ones, and at least `least` must
-    /// remain.
+    /// Trims whole nodes and updates the model: the removed entries must be the first ones, and at least
+    /// `min_remaining` must remain.
     fn trim_nodes(&mut self, trim: StreamTrim, least: usize) {
         let before = self.model.entries.len();
         let cut = self.edit_stream(|stream| stream.trim(trim, TrimPrecision::Nodes(0)).0) as usize;

@@ -42,8 +42,8 @@ impl NewEntry<'_> {
 }
 
 impl Table {
-    /// Stores entries, most of which are new. If a key occurs more than once, its last entry wins. `expected` is the
-    /// final size of the table; too high an estimate wastes memory. Returns false if the table is full.
+    /// Stores entries, most of which are new. If a key occurs more than once, its last entry wins. `expected_len` is
+    /// the final size of the table; too high an estimate wastes memory. Returns false if the table is full.
     #[must_use]
     pub fn bulk_load(&mut self, entries: &[NewEntry<'_>], expected: usize) -> bool {
         if self.entries.fill_level() == FillLevel::Full {
@@ -96,8 +96,8 @@ mod tests {
         (value, table.expiry(place), table.usage(place))
     }
 
-    /// Loads a mix of entries, some of them with duplicate keys, where `expected` is zero, the exact number, or far too
-    /// high. The result must equal that of inserting the entries one at a time.
+    /// Loads a mix of entries, some of them with duplicate keys, where `expected_len` is zero, the exact number, or far
+    /// too high. The result must equal that of inserting the entries one at a time.
     #[test]
     fn bulk_load_equals_single_inserts() {
         let names: Vec<Vec<u8>> =

@@ -55,7 +55,7 @@ impl Table {
         DetachedValue { value_encoding: ValueEncoding::of(attributes.code), usage: attributes.usage, value }
     }
 
-    /// Copies the value at `place`.
+    /// Copies the value at `entry_ref`.
     pub fn copy(&self, place: EntryRef) -> DetachedValue {
         let (attributes, value) = self.entries.copy(place);
         DetachedValue {
