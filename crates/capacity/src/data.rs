@@ -23,8 +23,8 @@ pub struct KeyGroup {
     /// The mean length of one value in bytes: a string, a hash value, a list item, a member, or all values of a stream
     /// entry.
     pub value_bytes: u64,
-    /// The length of the longest value if it exceeds the mean; it decides whether a small collection keeps its compact
-    /// encoding.
+    /// The length of the longest value, if it exceeds the mean. It determines whether a small collection keeps its
+    /// compact encoding.
     pub longest_bytes: Option<u64>,
     /// Whether the keys have a time to live, which takes additional bytes.
     pub expires: bool,

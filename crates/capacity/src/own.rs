@@ -38,7 +38,7 @@ const MAX_PACKED_BYTES: u64 = 8 << 10;
 #[must_use]
 pub fn sampled_memory(data: &KeyGroup, keys: u64, heap: HeapCounter) -> MemoryBreakdown {
     if data.elements > MAX_SAMPLE_ELEMENTS {
-        // The key itself is negligible in a collection of this size, so the result is scaled from a smaller one.
+        // The key itself is negligible in a collection of this size, so scale the result of a smaller collection.
         let part = KeyGroup { elements: MAX_SAMPLE_ELEMENTS, ..data.clone() };
         return sampled_memory(&part, keys, heap)
             .multiplied_by(data.elements as f64 / MAX_SAMPLE_ELEMENTS as f64);

@@ -324,7 +324,7 @@ impl<T: FieldKind> Collection for LargeFields<T> {
     }
 }
 
-/// Some fields of a large collection, visited by a snapshot walk.
+/// Some fields of a large collection, which a snapshot visits together.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldsPart<'a> {
     /// Whether any field of the whole collection had an expiry when the snapshot was taken.

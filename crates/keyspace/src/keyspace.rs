@@ -22,7 +22,8 @@ use crate::table::Table;
 
 /// How many slots ahead the locks are prefetched while all slots are locked in order.
 const PREFETCH_DISTANCE: usize = 16;
-/// While a thread that locks all slots waits for one, it keeps some others locked at first, for at most this time.
+/// A thread that locks all slots may at first keep some of them locked while it waits for another, for at most this
+/// time.
 const KEPT_SLOT_WAIT: Duration = Duration::from_millis(2);
 
 /// Number of spin attempts before a waiting thread sleeps. They take about as long as a worker holds a slot for one
@@ -67,7 +68,7 @@ impl DatabaseSize {
 #[derive(Debug)]
 pub struct Keyspace {
     slots: FullChunk<AlignedSlot>,
-    /// Slots that can hold keys, in ascending order.
+    /// Slots that can contain keys, in ascending order.
     usable_slots: Box<[Slot]>,
     published_summaries: PublishedSummaries,
     pub(crate) active_cuts: ActiveCuts,

@@ -52,7 +52,7 @@ impl Kind {
 /// Whether and how the elements of a value are unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElementUniqueness {
-    /// The elements may repeat, or there are none.
+    /// Elements may be equal (lists), or there are no elements (strings).
     Repeatable,
     /// No two elements have the same name ([`PackedValue::visit_names`](crate::PackedValue::visit_names)).
     ByName,

@@ -152,7 +152,7 @@ impl<'a> ListRef<'a> {
     }
 }
 
-/// Some elements of a large list, visited by a snapshot walk.
+/// Some elements of a large list, which a snapshot visits together.
 #[derive(Debug, Clone, Copy)]
 pub struct ListPart<'a> {
     part: &'a SegmentsPart,

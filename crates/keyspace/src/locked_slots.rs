@@ -177,7 +177,8 @@ impl<'k> LockedSlots<'k> {
         let mut wanted: SmallVec<[Slot; MAX_INLINE_SLOTS]> = slots.into();
         wanted.sort_unstable();
         wanted.dedup();
-        // Never wait while holding a lock: wait for the busy slot without any other, then try to lock the other slots.
+        // Never wait while holding a lock: wait for the busy slot while holding no other, then try to lock the other
+        // slots.
         let mut first = 0;
         'again: loop {
             self.guards.clear();

@@ -44,8 +44,8 @@ pub(crate) fn overflow_bytes() -> usize {
     OVERFLOW_BYTES.load(Ordering::Relaxed)
 }
 
-/// Counts bytes of a large value that lie neither in pages nor in a record. They are counted until this is dropped; a
-/// clone counts them again.
+/// Counts bytes of a large value that are neither in pages nor in a record, until the counter is dropped. A clone
+/// counts them again.
 #[derive(Debug, Default)]
 pub(crate) struct CountedBytes(usize);
 

@@ -188,8 +188,8 @@ impl Pages {
         }
     }
 
-    /// Finds a free page number of at least `from` by probing the lowest numbers and some others. The other positions
-    /// change with each call, so free numbers are found before there are many of them.
+    /// Finds a free page number of at least `from` by probing the lowest numbers and some others. The other probes
+    /// start at different positions in each call, so that free numbers do not accumulate.
     fn unused_number(&self, from: usize) -> Option<usize> {
         let numbers = self.blocks.len().saturating_sub(from);
         let turn = NEXT_SEARCH_START.fetch_add(1, Ordering::Relaxed) * EXTRA_SEARCHES;

@@ -33,7 +33,7 @@ pub struct SlotData {
     is_hidden: bool,
 }
 
-/// Tables besides that of database 0, which few slots have.
+/// Tables of other databases than 0, and flushed tables. Few slots have them.
 #[derive(Debug, Default)]
 struct ExtraTables {
     /// The non-empty tables of databases 1 and up, in ascending order.

@@ -298,7 +298,7 @@ impl<'a> SortedSetRef<'a> {
     }
 }
 
-/// Some members of a large sorted set, visited by a snapshot walk in arbitrary order.
+/// Some members of a large sorted set, which a snapshot visits together and in arbitrary order.
 #[derive(Debug, Clone, Copy)]
 pub struct ScoredPart<'a>(FieldsPart<'a>);
 

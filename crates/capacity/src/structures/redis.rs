@@ -78,8 +78,8 @@ fn dict_memory(quantum: Quantum, elements: u64, entries: f64, moves: bool) -> Me
     }
 }
 
-/// Returns whether a dict that was filled at once is still rehashing. It then has two bucket arrays: the old one of
-/// half the size, too. Each insertion moves one non-empty bucket, and 63 % of the old buckets are non-empty.
+/// Returns whether a dict that was filled at once is still rehashing, so that it also has its old bucket array, which
+/// is half as large. Each insertion moves one non-empty bucket, and 63 % of the old buckets are non-empty.
 fn is_rehashing(elements: u64) -> bool {
     let half = elements.next_power_of_two() / 2;
     half >= 4 && elements > half && ((elements - half) as f64) < 0.63 * half as f64

@@ -265,8 +265,8 @@ impl<V: OverflowValue> Entries<V> {
         Some(size)
     }
 
-    /// Removes a pending value, keeping the order of the others, because the snapshot may already have started the next
-    /// one.
+    /// Removes a pending value without reordering the others, because the snapshot may already have started to visit
+    /// the next one.
     fn remove_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) {
         let pending = self.extras_mut().pending_values.remove(index);
         dropped.extend(self.extras_mut().store.release(pending.record).map(Record::into_dropped));

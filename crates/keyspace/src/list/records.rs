@@ -264,7 +264,8 @@ pub(crate) fn previous_offset(bytes: &[u8], end: usize) -> usize {
     }
 }
 
-/// Returns the offset of record `index` of `count`, or the end if `index` equals `count`. Walks from the nearer end.
+/// Returns the offset of record `index` of `count`, or the end if `index` equals `count`. The search starts at the
+/// nearer end.
 #[inline]
 pub(crate) fn offset(bytes: &[u8], count: usize, index: usize) -> usize {
     if index <= count / 2 {

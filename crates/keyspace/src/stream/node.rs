@@ -13,8 +13,8 @@
 //! flags, milliseconds, sequence, number of fields, name and value of each, number of items
 //! ```
 //!
-//! The names at the start are those of the first entry; entries with identical fields store only values. A deleted entry
-//! (flags & 1) stays until its node is removed. The number of items is for reading backwards.
+//! The names at the start are those of the first entry; entries with identical fields store only values. A deleted
+//! entry (flags & 1) stays until its node is removed. The number of items is for reading backwards.
 
 use super::StreamId;
 use super::listpack::{self, Appender, HEADER_LEN, Item};
@@ -289,7 +289,7 @@ pub(super) fn mark_deleted(
 pub(super) enum DeletionDecision {
     Delete,
     Keep,
-    /// This entry and all later ones are kept.
+    /// Keep this entry and all later ones.
     Stop,
 }
 

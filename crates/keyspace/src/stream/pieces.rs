@@ -241,7 +241,7 @@ impl CursorState {
     }
 }
 
-/// Some pieces of a large stream, visited by a snapshot walk.
+/// Some pieces of a large stream, which a snapshot visits together.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamPart<'a> {
     pub(super) stream: &'a Stream,

@@ -191,7 +191,7 @@ impl Producers {
 }
 
 impl Stream {
-    /// Returns the idempotent producers, if there ever were any.
+    /// Returns the idempotent producers; `None` if the stream never had any.
     #[must_use]
     pub fn producers(&self) -> Option<&Producers> {
         self.producers.as_deref()

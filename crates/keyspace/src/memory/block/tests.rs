@@ -61,7 +61,7 @@ fn blocks_move_to_lower_chunks_while_useful() {
     purge_pool(0, 1);
     let PoolUsage { used_bytes: taken, mapped_bytes: resident, .. } = pool_usage();
     assert!(resident <= taken + CHUNK, "the upper half is given back: {resident} for {taken}");
-    // Every second cache line is free now, which is too little for larger blocks.
+    // Every second cache line is free now, so no two adjacent lines are.
     let lines: Vec<CacheLinePair> =
         (0..20 * CHUNK / CacheLinePair::LEN).map(|_| CacheLinePair::new()).collect();
     let lines: Vec<CacheLinePair> =
