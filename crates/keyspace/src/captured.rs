@@ -57,7 +57,7 @@ struct CapturedPiece {
 
 #[derive(Debug)]
 enum CapturedContent {
-    /// A page of keys.
+    /// A copied page of keys.
     Page(CopiedPage),
     /// A page with elements of a hash, set or sorted set.
     FieldPage {

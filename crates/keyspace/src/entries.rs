@@ -183,7 +183,8 @@ impl<V: OverflowValue> Entries<V> {
         }
     }
 
-    /// Updates the usage of the entries in chunk `part` of the pages by `age`. Returns whether more chunks follow.
+    /// Replaces the usage of every entry in chunk `part` of the pages by the result of `age`. Returns whether more
+    /// chunks follow.
     pub(crate) fn age(&mut self, part: usize, age: &mut dyn FnMut(Usage) -> Usage) -> bool {
         for number in part * PAGES_PER_LOCK..(part + 1) * PAGES_PER_LOCK {
             let Some(page) = self.pages.page_mut_if(number) else { continue };

@@ -22,7 +22,7 @@ use crate::value::PartElements;
 /// A named element of a collection, such as a field of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// The field's name.
+    /// The name of the field or member.
     pub name: &'a [u8],
     /// The field's value; empty for set members.
     pub value: &'a [u8],

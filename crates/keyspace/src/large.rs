@@ -23,7 +23,6 @@ use crate::stream::LargeStream;
 /// taken, or when the snapshot reaches its key. From then on it preserves the pinned state until the snapshot has
 /// visited it part by part.
 pub(crate) trait Collection: std::fmt::Debug {
-    /// Returns the number of elements.
     fn len(&self) -> usize;
 
     /// Estimates the bytes freed by dropping the collection, in O(1).

@@ -103,9 +103,9 @@ impl ActiveCuts {
 /// A key in the state that the snapshot captured, with its value or a part of the value.
 #[derive(Debug, Clone, Copy)]
 pub struct SnapshotEntry<'a> {
-    /// The database number.
+    /// Number of the database that contains the key.
     pub db: u16,
-    /// The key.
+    /// The key's name.
     pub key: &'a [u8],
     /// The value, or a part of it.
     pub value: SnapshotValue<'a>,

@@ -107,7 +107,7 @@ impl Table {
         self.entries.find_with_usage(key, now)
     }
 
-    /// Returns the value at `entry_ref`.
+    /// Returns a read-only view of the value at `entry_ref`.
     #[must_use]
     #[inline(always)]
     pub fn value(&self, place: EntryRef) -> Value<'_> {
@@ -243,7 +243,7 @@ impl Table {
         self.entries.edit(place, key, len, ValueEncoding::from(encoding_hint).code())
     }
 
-    /// Removes the key.
+    /// Removes the key at `entry_ref` and returns its value.
     pub fn remove(&mut self, place: EntryRef, key: &Key<'_>) -> RemovedValue {
         self.entries.clear_element_expiry(key.bytes);
         RemovedValue { record: self.entries.remove(place, key) }

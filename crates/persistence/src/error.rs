@@ -21,7 +21,7 @@ pub enum RdbErrorReason {
     /// The checksum does not match the content.
     #[error("wrong RDB checksum: expected {expected:016x}, got {actual:016x}")]
     WrongChecksum {
-        /// The checksum of the content.
+        /// The checksum computed from the content.
         expected: u64,
         /// The checksum stored at the end of the input.
         actual: u64,
@@ -32,9 +32,9 @@ pub enum RdbErrorReason {
     /// The value type is known, but this server does not support it.
     #[error("values of type {code} ({name}) are not supported")]
     UnsupportedType {
-        /// The type code.
+        /// The type code in the input.
         code: u8,
-        /// The type name.
+        /// What the type code stands for.
         name: &'static str,
     },
     /// The input contains module data that does not belong to a key.
@@ -55,7 +55,7 @@ pub enum RdbErrorReason {
     /// A compressed string cannot be expanded.
     #[error("a compressed string of {compressed} bytes that does not expand to {declared}")]
     BadCompression {
-        /// The compressed length.
+        /// Number of compressed bytes.
         compressed: u64,
         /// The length that the string should have after decompression.
         declared: u64,

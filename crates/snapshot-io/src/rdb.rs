@@ -51,7 +51,7 @@ pub enum LoadError {
     Functions(#[from] scripting::FunctionError),
 }
 
-/// The result of a load.
+/// What a load found in the snapshot.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct LoadResult {
     /// Number of keys in the file.
@@ -91,10 +91,10 @@ impl LoadResult {
     }
 }
 
-/// Loads data into an engine.
+/// Loads snapshots and append-only files into an engine.
 #[derive(Clone, Copy)]
 pub struct Loader<'a> {
-    /// The engine to load into.
+    /// The engine that receives the data.
     pub engine: &'a Engine,
     /// The command table for AOF commands.
     pub commands: &'a Commands,

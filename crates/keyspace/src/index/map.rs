@@ -107,7 +107,6 @@ mod tests {
         }
     }
 
-    /// Returns the next pseudo-random number.
     fn next_random(random: &mut u64) -> u64 {
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         *random ^ *random >> 29

@@ -117,7 +117,6 @@ impl Segment {
         records::next(self.records(), at) - at
     }
 
-    /// Removes element `index`.
     pub(crate) fn remove(&mut self, index: usize) {
         let (at, len) = (self.offset(index), self.record_len(index));
         self.count -= 1;

@@ -79,12 +79,10 @@ impl Segments {
         self.edit_tree(|tree| tree.insert(index, &records::record(item)));
     }
 
-    /// Replaces the element at `index`.
     pub(crate) fn replace(&mut self, index: usize, item: ListItem<'_>) {
         self.edit_tree(|tree| tree.replace(index, &records::record(item)));
     }
 
-    /// Removes the element at `index`.
     pub(crate) fn remove(&mut self, index: usize) {
         self.edit_tree(|tree| tree.remove(index));
     }

@@ -225,7 +225,6 @@ impl Tree {
         });
     }
 
-    /// Replaces the element at `index`.
     pub(crate) fn replace(&mut self, index: usize, record: &[u8]) {
         let done = self.edit_segment(index, |row, place, index| {
             let held = &mut row.items()[place];
@@ -242,7 +241,6 @@ impl Tree {
         }
     }
 
-    /// Removes the element at `index`.
     pub(crate) fn remove(&mut self, index: usize) {
         self.edit_segment(index, remove);
     }

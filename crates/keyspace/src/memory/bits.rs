@@ -45,7 +45,6 @@ impl BitSet {
         }
     }
 
-    /// Removes all members.
     pub(super) fn clear(&mut self) {
         self.words.fill(0);
         self.summary.fill(0);

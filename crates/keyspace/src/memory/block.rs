@@ -141,7 +141,7 @@ impl CacheLinePair {
 
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8; Self::LEN] {
-        // SAFETY: as in `bytes`, and the borrow is exclusive.
+        // SAFETY: the bytes are valid as in `bytes`, and the mutable borrow of the block is exclusive.
         unsafe { granule_address(self.granule()).cast().as_mut() }
     }
 

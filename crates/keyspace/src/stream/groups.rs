@@ -102,7 +102,7 @@ impl Group {
         self.pending.last().map(|(id, _)| *id)
     }
 
-    /// Looks up a consumer.
+    /// Looks up a consumer by name.
     #[must_use]
     pub fn consumer(&self, name: &[u8]) -> Option<&Consumer> {
         self.consumers.get(name)
@@ -209,7 +209,7 @@ impl Stream {
         self.groups.iter()
     }
 
-    /// Looks up a group.
+    /// Looks up a group by name.
     #[must_use]
     pub fn group(&self, name: &[u8]) -> Option<&Group> {
         self.groups.get(name)

@@ -170,7 +170,7 @@ impl Producers {
         }
     }
 
-    /// Removes expired iids.
+    /// Removes the iids whose retention time has passed at `now`.
     fn expire(&mut self, now: Millis) {
         let kept = self.bounds.duration.saturating_mul(1000);
         let Ok(now) = u64::try_from(now.0) else { return };

@@ -13,12 +13,12 @@ use crate::packed::PackedValue;
 use crate::pages::FillLevel;
 use crate::usage::Usage;
 
-/// An entry to be stored.
+/// A key and its value, to be stored by [`Table::bulk_load`].
 #[derive(Debug, Clone, Copy)]
 pub struct NewEntry<'a> {
-    /// The key.
+    /// The key, with its hash and slot.
     pub key: Key<'a>,
-    /// The value.
+    /// The value to store under the key.
     pub value: PackedValue<'a>,
     /// Time at which the key expires; `None` if it has no expiry.
     pub expiry: Option<Millis>,

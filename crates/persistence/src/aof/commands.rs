@@ -22,7 +22,7 @@ pub struct CommandWriter<W> {
 }
 
 impl<W: Write> CommandWriter<W> {
-    /// Creates a writer to `out`.
+    /// Creates a writer that sends its output to `out`.
     pub fn new(out: W) -> Self {
         Self { out, selected_db: 0, commands: Commands::default() }
     }

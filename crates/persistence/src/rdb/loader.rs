@@ -38,18 +38,18 @@ impl Default for ReadLimits {
 /// A key whose collection is empty. Some old Redis versions wrote such keys, but no server keeps empty collections.
 #[derive(Debug, Clone, Copy)]
 pub struct EmptyRdbKey<'a> {
-    /// The database number.
+    /// Number of the database that contains the key.
     pub db: u16,
-    /// The key.
+    /// The key's name.
     pub key: &'a [u8],
 }
 
 /// A key with its value and attributes.
 #[derive(Debug, Clone, Copy)]
 pub struct RdbEntry<'a> {
-    /// The database number.
+    /// Number of the database that contains the key.
     pub db: u16,
-    /// The key.
+    /// The key's name.
     pub key: &'a [u8],
     /// The value, or its first part if `is_part`.
     pub value: PackedValue<'a>,
@@ -75,16 +75,16 @@ pub struct KeyUsage {
 pub enum RdbItem<'a> {
     /// A field of file metadata.
     Aux {
-        /// The field name.
+        /// Name of the field, such as `redis-ver`.
         name: &'a [u8],
-        /// The field value.
+        /// Value of the field, as text.
         value: &'a [u8],
     },
     /// Key counts of a database. They serve only to preallocate memory, because they may be wrong.
     Sizes {
         /// The database number.
         db: u16,
-        /// Number of keys.
+        /// Number of all keys, including those with an expiry.
         keys: u64,
         /// Number of keys with an expiry.
         volatile: u64,
