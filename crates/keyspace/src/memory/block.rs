@@ -71,7 +71,7 @@ impl Block {
 
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and the borrow is exclusive.
+        // SAFETY: the bytes are valid as in `bytes`, and the mutable borrow of the block is exclusive.
         unsafe { std::slice::from_raw_parts_mut(granule_address(self.granule()).as_ptr(), self.len()) }
     }
 

@@ -84,7 +84,7 @@ impl Commands {
         self.expiry.take()
     }
 
-    /// Adds the commands that complete the current key, such as the one that sets its expiry.
+    /// Ends the current key by adding the command that sets its expiry, if it has one.
     pub(crate) fn end_key(&mut self) {
         if let Some(Millis(at)) = self.expiry.take() {
             self.add_key_command("PEXPIREAT", &[itoa::Buffer::new().format(at).as_bytes()]);
