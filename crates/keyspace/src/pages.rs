@@ -38,7 +38,7 @@ pub fn limit_pages(most: usize) {
 }
 
 /// Returns the total bytes of small values above which a slot is certainly full for
-/// [`Table::load`](crate::Table::load). A slot may be full earlier, because pages have unused bytes.
+/// [`Table::bulk_load`](crate::Table::bulk_load). A slot may be full earlier, because pages have unused bytes.
 #[must_use]
 pub fn slot_capacity() -> u64 {
     (MAX_PAGES.load(Ordering::Relaxed) * 3 / 4 * Block::MAX_BLOCK_BYTES) as u64

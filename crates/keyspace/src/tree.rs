@@ -8,10 +8,10 @@
 //! has of each child ([`Item`]), and how a search uses the summaries ([`Seek`]). There are two users: the ordered map
 //! ([`map`]), whose summaries are keys, and lists, whose summaries are sizes.
 //!
-//! All changes go through [`Tree::change`], which updates summaries and node sizes on the way back to the root. A full
-//! node at an end of the tree is not halved, so adding items at an end fills the nodes completely. A node that has
-//! become small is merged with a neighbour if both fit into one node; an inner node between large neighbours may stay
-//! small.
+//! All edits of leaves go through [`Tree::edit_by`], which updates summaries and node sizes on the way back to the
+//! root. A full node at an end of the tree is not halved, so adding items at an end fills the nodes completely. A node
+//! that has become small is merged with a neighbour if both fit into one node; an inner node between large neighbours
+//! may stay small.
 
 mod map;
 
@@ -234,7 +234,7 @@ impl<T: Item> Node<T> {
         }
     }
 
-    /// Edits the leaf that the search finds, like [`Tree::change`]. Returns whether anything changed.
+    /// Edits the leaf that the search finds, like [`Tree::edit_item`]. Returns whether anything changed.
     fn edit_item<S: Seek<T>>(
         &mut self,
         way: &mut ChangePath<T, S>,

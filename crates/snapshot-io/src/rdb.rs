@@ -1,8 +1,8 @@
 //! Loads a snapshot.
 //!
-//! One thread reads and decodes the file. As many threads as there are workers store the keys ([`store_queues`]). Each
-//! has its own slots, so the threads never wait for each other, and the parts of a key stay in order. The number of
-//! bytes between reading and storing is limited, and so is the buffered part of a large hash.
+//! One thread reads and decodes the file. As many threads as there are workers store the keys ([`crate::store_queue`]).
+//! Each has its own slots, so the threads never wait for each other, and the parts of a key stay in order. The number
+//! of bytes between reading and storing is limited, and so is the buffered part of a large hash.
 
 use std::io::Read;
 use std::sync::atomic::Ordering;

@@ -7,7 +7,8 @@
 use std::ops::Range;
 
 /// Number of elements copied to the doubled map per split. The map doubles when nearly every element has its own
-/// segment. [`Map::is_nearly_full`] becomes true early enough that four times as many splits remain as copying needs.
+/// segment. [`SegmentMap::is_nearly_full`] becomes true early enough that four times as many splits remain as copying
+/// needs.
 const ELEMENTS_PER_SPLIT: usize = 16;
 /// Minimum length of a map that is doubled in steps.
 const MIN_INCREMENTAL_LEN: usize = 4096;
