@@ -41,7 +41,7 @@ fn lock_users_do_not_deadlock() {
     });
 }
 
-/// While one slot stays locked, a thread that waits for all slots must not keep any of them locked.
+/// While some slots stay locked, a thread that waits for all slots must not keep any of them locked.
 #[test]
 fn waiting_for_all_slots_holds_none() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
@@ -54,7 +54,7 @@ fn waiting_for_all_slots_holds_none() {
         wanting(|keyspace| drop(LockedSlots::all(&keyspace.acquire_global_lock()))),
         wanting(|keyspace| drop(keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()))),
     ];
-    // While the first slot stays locked, the others must become free again and again.
+    // While the three busy slots stay locked, all other slots must become free again and again.
     for round in 0..100 {
         for other in [0, 39, 41, 8999, 9001, 16382] {
             let wait_policy = |waited| waited < Duration::from_secs(20);
