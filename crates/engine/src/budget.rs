@@ -69,8 +69,8 @@ impl ThreadAllocations {
         (self.allocated - before.allocated) as i64 - (self.freed - before.freed) as i64
     }
 
-    /// Returns whether the traffic since `before` is large. Freeing one buffer and allocating another cancels out, but
-    /// a reading may have happened in between.
+    /// Returns whether the thread has allocated and freed a large amount in total since `before`. Freeing one buffer
+    /// and allocating another cancels out in the balance, but the allocator's total may have been read in between.
     fn is_large_since(self, before: Self) -> bool {
         (self.allocated - before.allocated) + (self.freed - before.freed) >= LARGE_ALLOCATION
     }
@@ -202,7 +202,7 @@ impl Budget {
             return;
         }
         let now = nanos();
-        // If several threads see the change, one of them counts it.
+        // If several threads notice that usage crossed the limit, only one of them counts the period.
         let next = if over { now.max(1) } else { 0 };
         let mine =
             self.over_limit_since.compare_exchange(since, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
@@ -216,7 +216,7 @@ impl Budget {
         self.millis_over_before.store(0, Ordering::Relaxed);
         let since = self.over_limit_since.load(Ordering::Relaxed);
         if since != 0 {
-            // If usage fell below the limit meanwhile, that period is already counted.
+            // If usage has fallen below the limit since it was checked, another thread has already counted the period.
             let _ = self.over_limit_since.compare_exchange(
                 since,
                 now.max(1),

@@ -168,7 +168,7 @@ const REPLY_BUFFER: usize = 16 << 10;
 const NOT_BLOCKED: u8 = 0;
 const BLOCKED: u8 = 1;
 
-/// Why a blocking command ended without what it waited for.
+/// Why a blocking command was unblocked before a key became ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum UnblockReason {
@@ -255,8 +255,8 @@ pub struct Client {
     /// Bytes of pending output; updated by the connection's task.
     pub unsent_bytes: AtomicUsize,
     pub(crate) memory_share: MemoryShare,
-    /// Time since which pending output exceeds the soft limit, in milliseconds of the wall clock; 0 while it does not.
-    /// Updated by the connection's task.
+    /// Time since which pending output exceeds the soft limit, in milliseconds of the wall clock; 0 while the output is
+    /// within the limit. Updated by the connection's task.
     pub over_soft_limit: AtomicI64,
     /// Memory used by queued commands (MULTI), in bytes.
     pub(crate) queued_bytes: AtomicUsize,
@@ -267,12 +267,12 @@ pub struct Client {
     /// Whether the client announced CLIENT CAPA REDIRECT.
     pub(crate) knows_redirect: AtomicBool,
     killed: AtomicBool,
-    /// Whether [`Client::kill`] only stops serving the client.
+    /// Whether [`Client::kill`] leaves the connection open and only stops serving it (DEBUG PROTECT-CLIENT).
     protected: AtomicBool,
     /// Whether all pending output counts as reply list (DEBUG CLIENT-ENFORCE-REPLY-LIST).
     uses_reply_list: AtomicBool,
     in_background: AtomicBool,
-    /// Whether requests of this client are running, for threads that revoke permissions or close the connection.
+    /// Whether requests of this client are running. Read by threads that revoke permissions or close the connection.
     pub(crate) running_requests: RunningRequests,
     blocked: AtomicU8,
     wake: WakeCallback,
@@ -440,7 +440,7 @@ impl Client {
         }
     }
 
-    /// Sets the subscription counts, for a server that keeps its subscriptions outside of [`crate::PubSub`].
+    /// Sets the subscription counts, for a server that stores its subscriptions outside of [`crate::PubSub`].
     pub fn set_subscriptions(&self, channels: usize, patterns: usize) {
         self.channels.store(channels as u32, Ordering::Relaxed);
         self.patterns.store(patterns as u32, Ordering::Relaxed);
@@ -542,7 +542,7 @@ impl Client {
         done
     }
 
-    /// Takes the reason for which the client was unblocked, if any; the client is no longer blocked then.
+    /// Takes the reason why the client was unblocked, if it was; afterwards the client is no longer blocked.
     #[must_use]
     pub fn take_unblock(&self) -> Option<UnblockReason> {
         let state = self.blocked.load(Ordering::Acquire);
@@ -588,8 +588,8 @@ impl Client {
         let input = self.input_bytes.load(Ordering::Relaxed);
         let (unsent, output) =
             (self.unsent_bytes.load(Ordering::Relaxed), self.output_bytes.load(Ordering::Relaxed));
-        // Redis counts output that exceeds the client's buffer as a list of reply blocks. Replicas have only the list,
-        // which holds their part of the replication stream.
+        // Redis counts output that exceeds the client's buffer as a list of reply blocks. A replica has no such buffer:
+        // its list holds the unsent part of the replication stream.
         let is_list_only = self.kind() == ClientKind::Replica || self.uses_reply_list.load(Ordering::Relaxed);
         let buffer = if is_list_only { 0 } else { REPLY_BUFFER };
         let (buffered, listed) = (unsent.min(buffer), output.saturating_sub(buffer));

@@ -185,11 +185,12 @@ pub enum CommandRunner {
     Script(ScriptHandler),
     /// The server process runs the command immediately, because the command needs files or process state.
     Shell(ShellCommand),
-    /// The client's connection runs the command, which waits for more than keys.
+    /// The client's connection runs the command, because it may wait for something other than keys, such as another
+    /// node.
     Node(NodeCommand),
     /// The engine runs the client's queued commands.
     Exec,
-    /// The command cannot run itself, only its subcommands can.
+    /// The command itself cannot run; only its subcommands can.
     Container,
 }
 
@@ -198,7 +199,7 @@ pub enum CommandRunner {
 pub enum LockScope {
     /// The slots of the command's keys, locked before it runs.
     Keys,
-    /// Any slots, one at a time, each locked only while it is visited. The keys of such a command are only used for
+    /// Any slots, one at a time, each locked only while it is visited. The command's key arguments are only used for
     /// routing.
     EachSlot,
     /// All slots, locked before the command runs.
@@ -274,7 +275,7 @@ pub struct Command {
     pub lock_scope: LockScope,
     /// The subcommands, if the command is a container.
     pub subcommands: &'static [Command],
-    /// Decides the use of a key with [`KeyFlags::VARIABLE_FLAGS`] by the arguments.
+    /// Determines from the arguments how a key with [`KeyFlags::VARIABLE_FLAGS`] is used.
     key_use: Option<KeyUse>,
     /// Estimates the duration of a request, for commands that may be slow.
     pub(crate) estimate: Option<EstimateFn>,
@@ -498,8 +499,8 @@ impl Command {
         self
     }
 
-    /// Like [`Command::long`], for commands that then read [pinned](Context::pin) values, so that other commands need
-    /// not wait for the slots.
+    /// Like [`Command::long`], for commands that release their slot locks and then read [pinned](Context::pin) values,
+    /// so that other commands do not wait for the slots.
     #[must_use]
     pub const fn long_with_pinned_reads(self, estimate: EstimateFn) -> Self {
         self.long(estimate).releases_locks(|_| true)
@@ -512,7 +513,7 @@ impl Command {
         self
     }
 
-    /// Returns the use of the keys that a spec finds.
+    /// Returns how a request uses the keys that this key spec finds.
     fn key_flags(&self, spec: &KeySpec, args: Args<'_>) -> KeyFlags {
         match self.key_use {
             Some(key_use) if spec.flags.contains(KeyFlags::VARIABLE_FLAGS) => key_use(args),
@@ -604,7 +605,7 @@ impl Command {
             }
         }
         if self.group == Group::Scripting {
-            // Each command of a script is checked on its own; a read-only script is not a read command.
+            // A read-only script is not in the @read category: each command that it calls is checked on its own.
             categories.remove(Categories::READ);
         }
         if !self.flags.contains(Flags::FAST) {

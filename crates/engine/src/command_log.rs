@@ -1,7 +1,7 @@
 //! The slow log and the command log (SLOWLOG, COMMANDLOG): slow commands, large requests and large replies.
 //!
-//! Each command compares three numbers with thresholds. Only commands over a threshold take a lock; the log keeps them
-//! with shortened arguments, up to a maximum length.
+//! Each command compares three numbers with thresholds. Only commands over a threshold take a lock. A log stores
+//! commands with shortened arguments, and has a maximum number of entries.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,9 +12,9 @@ use resp::Args;
 
 use crate::clients::Client;
 
-/// Maximum number of arguments in an entry. As in Redis, the last one then says how many more there were.
+/// Maximum number of arguments in an entry. As in Redis, the last one then states the number of omitted arguments.
 const MAX_ARGS: usize = 32;
-/// Maximum number of bytes that an entry keeps of each argument.
+/// Maximum number of bytes that an entry stores of each argument.
 const MAX_ARG_LEN: usize = 128;
 /// Text that replaces secret arguments.
 const REDACTED: &[u8] = b"(redacted)";

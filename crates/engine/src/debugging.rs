@@ -18,7 +18,7 @@ use crate::dispatch::PipelinedRequests;
 use crate::engine::Engine;
 use crate::session::{DebugMode, Session};
 
-/// The debugger's last message if the script did not run.
+/// The message that ends a debugging session whose script did not run.
 const END_OF_SESSION: &[u8] = b"*1\r\n+<endsession>\r\n";
 
 /// A script to debug, with the state that its thread needs.

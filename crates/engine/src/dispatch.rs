@@ -64,7 +64,7 @@ pub enum DispatchStatus {
     /// This request has not run, and its connection must move to the background worker for this reason. A connection
     /// that is on that worker already retries after the worker's other connections.
     Offload(OffloadReason),
-    /// The session's time slice is over ([`Session::time_slice_end`]); this request is the first of the next one.
+    /// The session's time slice is over ([`Session::time_slice_end`]); the next slice starts with this request.
     TimeSliceOver,
     /// The connection must be closed after the output has been sent.
     Close,
@@ -115,7 +115,7 @@ struct PrefetchedRequest<'a> {
 }
 
 impl PrefetchedRequest<'_> {
-    /// Returns the slot of the only key.
+    /// Returns the slot of the request's key, if a key was hashed.
     fn slot(&self) -> Option<Slot> {
         self.key.as_ref().map(|(_, key)| key.slot())
     }
@@ -302,7 +302,7 @@ impl Engine {
                 plain = pipeline.context.session.is_plain();
             }
             let mut flow = self.run_request(pipeline, request, plain);
-            // Keep the slot locked if the next command uses it, too.
+            // Keep the slot locked if the next command also uses it.
             let same = |next: &PrefetchedRequest<'_>| next.slot().is_some() && next.slot() == request.slot();
             if !prepared.get(index + 1).is_some_and(same) {
                 pipeline.release_or_keep_slots();
@@ -449,7 +449,7 @@ impl Engine {
             && let Some(handler) = entry.unrestricted_handler(request.args)
             && self.settings.node_flags().is_empty()
         {
-            // A handler of this type cannot ask for a restart.
+            // Handlers of this type never request a restart.
             let performed = self.perform(pipeline, request, entry, handler, false);
             return performed.unwrap_or(DispatchStatus::Done);
         }
@@ -541,7 +541,7 @@ impl Engine {
                 let (start, begun) = (pipeline.context.reply.len(), pipeline.last_finish);
                 let counted = self.charged_slot_of_exec(&pipeline.context);
                 let done = self.exec(&mut pipeline.context, asked);
-                // As in Redis, transactions appear in the command logs after their commands.
+                // As in Redis, EXEC is added to the command logs after the commands of its transaction.
                 if !done.as_ref().is_ok_and(|flow| flow.is_deferred()) {
                     pipeline.context.show_to_monitors(entry, request.args, false);
                 }
@@ -573,9 +573,10 @@ impl Engine {
         }
     }
 
-    /// Locks the command's slots, checks admission again under the locks, runs the command, and appends its effects
-    /// before the locks are released. The second check catches a pause, role change or load that began after admission:
-    /// a thread that starts one only has to lock each slot once to know that nothing more will happen.
+    /// Locks the command's slots, checks admission again while they are locked, runs the command, and appends its
+    /// effects before the locks are released. The second check catches a pause, role change or load that began after
+    /// admission. The thread that starts one locks each slot once; after that, no command admitted earlier is still
+    /// running.
     #[inline]
     fn perform<'r, E: HandlerResult>(
         &'r self,
@@ -613,7 +614,8 @@ impl Engine {
             return self.finish_without_reply(pipeline, call, start, outcome);
         }
         let context = &mut pipeline.context;
-        // Check under the locks: the log is opened while all slots are locked, so the answer cannot change now.
+        // Check while the slots are locked: the log only gets readers while all slots are locked, so whether it has
+        // readers cannot change now.
         context.worker.effects.begin(is_logged && self.is_logged_under(gate));
         let holds_all = entry.command.lock_scope == LockScope::AllSlots;
         let locked = LockedCommand {
@@ -641,8 +643,8 @@ impl Engine {
         self.finish_without_reply(pipeline, call, start, outcome)
     }
 
-    /// Handles a command that did not simply reply. No other function tells the connection what becomes of such a
-    /// command.
+    /// Handles a command that blocked, was deferred or must run elsewhere instead of replying. Only this function tells
+    /// the connection how such a command continues.
     #[cold]
     fn finish_without_reply<'r>(
         &'r self,
@@ -671,7 +673,8 @@ impl Engine {
         Ok(self.complete(pipeline, call.entry, call.args, start))
     }
 
-    /// Checks the admission of a client's command under its slot locks, and shows the command to monitors.
+    /// Repeats the admission check of a client's command while its slots are locked, and feeds the command to MONITOR
+    /// clients.
     #[cold]
     fn check_admission_again(
         &self,
@@ -737,8 +740,8 @@ impl Engine {
         DispatchStatus::Done
     }
 
-    /// Queues the request in a transaction, or checks everything that may keep it from running here; the result then
-    /// says how to proceed.
+    /// Queues the request in a transaction, or checks everything that may prevent it from running here. The result says
+    /// how to proceed.
     fn check_or_queue<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,

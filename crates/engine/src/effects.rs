@@ -1,4 +1,4 @@
-//! Effects: what commands changed, in the form in which it is logged and replicated.
+//! Effects: what commands changed, encoded for the log and the replicas.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ pub trait EffectLog: Send + Sync + std::fmt::Debug {
     /// log order matches the execution order within each slot.
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset;
 
-    /// Appends effects as [`EffectLog::append`] does, but in the append-only file other commands replace some ranges of
+    /// Appends effects like [`EffectLog::append`]. In the append-only file, other commands replace some ranges of
     /// `commands`.
     fn append_with_file_versions(&self, db: u16, commands: &[u8], versions: &[FileEffects]) -> ReplOffset {
         let _ = versions;
         self.append(db, commands)
     }
 
-    /// Returns the memory in bytes that the log keeps beyond the backlog for lagging replicas or the AOF.
+    /// Returns the memory in bytes that the log retains beyond the backlog for lagging replicas or the AOF.
     fn retained_bytes(&self) -> usize {
         0
     }
@@ -51,61 +51,62 @@ impl EffectLog for NoLog {
     }
 }
 
-/// Effects of which the append-only file has its own version.
+/// Effects that the append-only file records in a different version than the replication stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEffects {
-    /// The range of the appended commands that the file does not get. Not empty.
+    /// The range of the appended commands that is omitted from the file. Not empty.
     pub range: Range<usize>,
-    /// The commands that the file gets instead; may be empty.
+    /// The commands that the file gets instead of the range; may be empty.
     pub commands: Arc<[u8]>,
 }
 
-/// Maximum capacity in bytes that an empty effect buffer keeps.
+/// Maximum capacity in bytes that an empty effect buffer retains.
 const MAX_KEPT_WIRE: usize = 1 << 20;
 
-/// The PING that replicas get when a group has no other effect for them. The group's commands in the append-only file
-/// then have an offset, for which replies can wait.
+/// A PING for the replicas when a group has no other effect for them. It gives the group's commands in the append-only
+/// file an offset, for which replies can wait.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
-/// Effects of one group with the same targets, in the order of execution.
+/// The effects of one group that share the same targets, in the order of execution.
 #[derive(Debug)]
 struct TargetedEffects {
     targets: ReplicationTargets,
     /// Offset in [`Effects::wire`] at which the effects begin.
     begin: usize,
     count: usize,
-    /// Whether there are effects besides a SELECT.
+    /// Whether there are effects other than SELECT.
     any: bool,
 }
 
-/// Effects not yet appended to the log: those of completed commands, followed by those of the running command. Their
-/// slots stay locked until they are appended.
+/// Effects that are not appended to the log yet: those of completed commands, followed by those of the running command.
+/// The changed slots stay locked until their effects are appended.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     /// The encoded commands, one after another.
     wire: Vec<u8>,
     /// Length in bytes of the part of `wire` that belongs to completed commands.
     completed_len: usize,
-    /// Length of the effects of the last completed command, including those logged with it.
+    /// Length in bytes of the effects of the last completed command, including those that were logged together with it.
     last_len: usize,
     /// Number of effects of the running command.
     count: usize,
     pub(crate) has_readers: bool,
-    /// Number of changes of the running command; above zero it is logged as sent, unless the handler replaced it.
+    /// Number of changes of the running command. If it is above zero, the command is logged as sent unless the handler
+    /// replaced it.
     pub(crate) changes: u64,
     /// Number of changes of all commands since [`Effects::begin`].
     total_changes: u64,
     /// Whether any queued effect changes data.
     changes_data: bool,
-    /// Whether there are effects besides a SELECT.
+    /// Whether there are effects other than SELECT.
     pub(crate) has_commands: bool,
     /// Whether the handler replaced the command to be logged.
     pub(crate) is_rewritten: bool,
-    /// Where the following effects of a script go (`redis.set_repl`).
+    /// The targets of a script's next effects (`redis.set_repl`).
     targets: ReplicationTargets,
-    /// The parts of the running group, once its effects have different targets; otherwise empty.
+    /// The effects of the running group by target, once there are different targets; otherwise empty.
     parts: Vec<TargetedEffects>,
-    /// The completed effects that the append-only file gets in another form.
+    /// The completed effects that the append-only file records in a different version.
     file_effects: Vec<FileEffects>,
 }
 
@@ -230,8 +231,7 @@ impl Effects {
         }
     }
 
-    /// Replaces a group with different targets by the effects that replicas get, and keeps those that the append-only
-    /// file gets.
+    /// Replaces a group with different targets by the effects for replicas, and stores those for the append-only file.
     #[cold]
     fn split(&mut self) {
         let (parts, begin) = (std::mem::take(&mut self.parts), self.completed_len);
@@ -317,7 +317,7 @@ mod tests {
 
     use super::*;
 
-    /// The replication stream and the append-only file, as a log with different versions writes them.
+    /// Collects the replication stream and the append-only file, as a log that supports different versions of effects.
     #[derive(Debug, Default)]
     struct TwoLogs(Mutex<(Vec<u8>, Vec<u8>)>);
 
@@ -384,7 +384,7 @@ mod tests {
             (&["+none a +aof b +none c", "d"], "PING d", "b d"),
             (&["+none a", "b"], "b", "b"),
             (&["+none a +all b +aof +none c"], "b", "b"),
-            // A change of the database applies to every reader that gets effects after it.
+            // A SELECT reaches every target that receives effects after it.
             (&["+none 2 a +all b 0"], "MULTI SELECT 2 b SELECT 0 EXEC", "MULTI SELECT 2 b SELECT 0 EXEC"),
             (
                 &["+aof 2 a +replicas b +none 0"],

@@ -74,7 +74,7 @@ pub struct Engine {
     pub log: Box<dyn EffectLog>,
     /// The connected clients by id.
     pub clients: Clients,
-    /// Pauses that hold back commands, such as CLIENT PAUSE.
+    /// Pauses that make commands wait, such as CLIENT PAUSE.
     pub pauses: Pauses,
     lease: Lease,
     /// Large values that a background thread frees.
@@ -126,12 +126,12 @@ pub struct Engine {
     slot_cost_baseline: SlotCostBaseline,
 }
 
-/// A command of another node's stream ([`CommandOrigin::is_stream`]) that failed.
+/// A command in another node's stream ([`CommandOrigin::is_stream`]) that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandFailure {
     /// Index of the failed request in its batch. For a command of a transaction it is the index of EXEC.
     pub request_index: usize,
-    /// The error text that a client would get.
+    /// The error text that a client would have received.
     pub error: String,
     /// Whether the command was skipped because it changes no data, so that this node's data still equals the other
     /// node's.
@@ -148,7 +148,7 @@ pub struct Worker {
     /// Reused buffer for one key, and for the name of an element of its value.
     pub(crate) key_buffer: Vec<u8>,
     pub(crate) name_buffer: Vec<u8>,
-    /// Changed keys that clients wait for, kept until those clients are served.
+    /// Changed keys that clients wait for, until those clients are served.
     pub(crate) ready_keys: Vec<ReadyKey>,
     /// Keys that the running command created. Recorded only if `new` keyspace events are enabled.
     pub(crate) absent_keys: AbsentKeys,

@@ -5,7 +5,8 @@ use std::fmt;
 
 use slot_routing::Slot;
 
-/// Error code for commands that a replica does not apply from the stream, because they concern the node's operators.
+/// Error code for commands that a replica does not apply from the stream, because only each node's operator decides
+/// about them.
 const NO_EFFECT: &str = "NOEFFECT";
 
 /// An error of a command. Its [`fmt::Display`] is the only place that produces the texts known from Redis.
@@ -121,7 +122,7 @@ impl CommandError {
         Self::Text(Cow::Borrowed(text))
     }
 
-    /// Returns whether the command never started because its keys are not served here at the moment.
+    /// Returns whether the command did not start because this node does not serve its keys at the moment.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(

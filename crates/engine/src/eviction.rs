@@ -1,11 +1,11 @@
-//! Eviction policies (`maxmemory-policy`): ranks keys and keeps each thread's list of candidates. The engine removes
-//! the keys ([`crate::Engine::evict_if_over_limit`]).
+//! Eviction policies (`maxmemory-policy`): ranks keys and maintains each thread's list of candidates. The engine
+//! removes the keys ([`crate::Engine::evict_if_over_limit`]).
 //!
 //! As in Redis ("Using Redis as an LRU cache"), eviction samples a few random keys, and evicts the best candidate among
 //! the samples and a pool of sixteen earlier candidates: the least recently used, the least frequently used, or the
-//! first to expire. A slot is chosen with a probability in proportion to its keys, and the keys are sampled within it,
-//! so that a sample of five takes one lock. Each thread has its own pool, so threads do not contend; a pooled key that
-//! was used since it was sampled is skipped.
+//! first to expire. A slot is chosen with a probability in proportion to its number of keys, and the keys are sampled
+//! within it, so that a sample of five takes one lock. Each thread has its own pool, so threads do not contend. A
+//! pooled key that was used after it was sampled is skipped.
 
 use clock::Millis;
 use config::EvictionPolicy;
@@ -16,7 +16,7 @@ const POOL_SIZE: usize = 16;
 const SLOT_COUNT: usize = 16384;
 /// Number of slots whose key counts are summed in one block.
 const SLOTS_PER_BLOCK: usize = 128;
-/// Number of slot choices before the key counts are refreshed.
+/// Number of times that a slot is chosen before the key counts are refreshed.
 const CHOICES_PER_COUNT: usize = 2048;
 /// Maximum eviction time per command in microseconds, at the default `maxmemory-eviction-tenacity`.
 const DEFAULT_MICROS: f64 = 500.0;
@@ -111,7 +111,7 @@ pub(crate) struct Evictor {
 }
 
 /// Samples slots in proportion to their key counts. The cached counts take only one kilobyte, because every worker has
-/// them even on the smallest server.
+/// a sampler even on the smallest server.
 #[derive(Debug)]
 struct SlotSampler {
     /// Cumulative key counts by block of slots.

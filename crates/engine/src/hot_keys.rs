@@ -1,8 +1,9 @@
-//! HOTKEYS: the most expensive keys in Redis 8.6's form and the most frequently used keys in Valkey 9.2's form.
+//! HOTKEYS: the most expensive keys in the format of Redis 8.6, and the most frequently used keys in that of Valkey
+//! 9.2.
 //!
-//! In Redis's form a client starts and stops a session; Valkey's form counts in time windows while `hotkeys-top-k` is
-//! not 0. Both use a bounded [`SpaceSaving`] summary. While both are off, commands pay nothing: [`Measurements::KEYS`]
-//! is a bit in a word that each command reads anyway.
+//! In Redis a client starts and stops a session; Valkey counts in time windows while `hotkeys-top-k` is not 0. Both use
+//! a bounded [`SpaceSaving`] summary. While both are off, commands pay nothing: [`Measurements::KEYS`] is a bit in a
+//! word that each command reads anyway.
 //!
 //! The commands of transactions and scripts are counted one by one, and the enclosing EXEC or script is not counted.
 //! The cost of a command with several keys is divided equally among them.
@@ -185,7 +186,7 @@ impl HotKeysSession {
     }
 }
 
-/// Parameters of the time windows in which Valkey's form counts.
+/// Parameters of the time windows of Valkey's HOTKEYS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HotKeyWindows {
     /// Number of keys to report (`hotkeys-top-k`); 0 disables the windows.
@@ -223,7 +224,7 @@ impl HotKeyWindowState {
         Self { settings, current: SpaceSaving::new(settings.top_k), ..Self::default() }
     }
 
-    /// Completes the current window if it is over. A window older than one window length is discarded.
+    /// Completes the current window if it is over. If it ended more than one window length ago, it is discarded.
     fn rotate(&mut self, now: Millis) {
         let length = self.settings.seconds.saturating_mul(1000).max(1);
         if self.started_at == Millis::default() {
@@ -263,7 +264,7 @@ impl HotKeyWindowState {
     }
 }
 
-/// The session of Redis's form and the time windows of Valkey's form.
+/// The session of Redis's HOTKEYS and the time windows of Valkey's.
 #[derive(Debug, Default)]
 pub struct HotKeys {
     session: Mutex<Option<HotKeysSession>>,
@@ -313,7 +314,7 @@ impl HotKeys {
         is_active(&mut self.session.lock(), now)
     }
 
-    /// Stops the session and keeps its counts; returns whether one was running.
+    /// Stops the session and preserves its counts; returns whether one was running.
     pub fn stop(&self, settings: &Settings, now: Millis) -> bool {
         let mut session = self.session.lock();
         let was_active = is_active(&mut session, now);
@@ -324,7 +325,7 @@ impl HotKeys {
         was_active
     }
 
-    /// Discards all counts of both forms.
+    /// Discards the counts of the session and of the windows.
     ///
     /// # Errors
     /// [`HotKeysError::Active`] while a session is running.
@@ -428,7 +429,7 @@ mod tests {
         windows.rotate(Millis(5000));
         assert_eq!(windows.last_complete, Some(HotKeyWindow { samples: 0, millis: 2000, keys: Vec::new() }));
         windows.count(0, &[b"a"], Millis(5001));
-        // Nothing read the complete window in time, so a newer window has replaced it.
+        // No client requested the complete window in time, so a newer window has replaced it.
         windows.rotate(Millis(9000));
         assert_eq!(windows.last_complete, Some(HotKeyWindow::default()));
     }

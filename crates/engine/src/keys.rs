@@ -224,9 +224,9 @@ pub struct RequestKeys {
     has_invalid_database: bool,
 }
 
-/// Function that parses the keys and databases of a request whose positions depend on options. The handler parses its
-/// options with the same function, so it never accesses a key that routing, locking and access control have not seen.
-/// The result is arbitrary for requests that the handler refuses.
+/// Function that parses the keys and databases of a request whose key positions depend on options. The handler parses
+/// its options with the same function, so it never accesses a key that routing, locking and access control have not
+/// seen. For requests that the handler refuses, the result is arbitrary.
 pub type ParseKeys = fn(Args<'_>) -> RequestKeys;
 
 impl RequestKeys {

@@ -1,6 +1,6 @@
 //! The latency monitor (LATENCY): events that took longer than `latency-monitor-threshold`.
 //!
-//! For each kind of event it keeps the last samples, at most one per second (the slowest), and the maximum.
+//! For each kind of event it stores the maximum and the last samples, at most one per second (the slowest).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use clock::Millis;
 use parking_lot::Mutex;
 
-/// Maximum number of samples kept per kind of event.
+/// Maximum number of samples stored per kind of event.
 const MAX_SAMPLES: usize = 160;
 const NANOS_PER_MILLISECOND: u64 = 1_000_000;
 

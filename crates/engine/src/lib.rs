@@ -2,8 +2,8 @@
 //!
 //! [`Dispatcher::run`] takes the requests of one read, finds each command in the [`Command`] table, prefetches its
 //! data, locks the slots of its keys, checks that it may run here, runs its handler, and appends its effects to the log
-//! while the slots are still locked. Whatever needs a socket, a file, time or another node's reply is returned to the
-//! caller, the client's connection, as a [`NodeCommand`].
+//! while the slots are still locked. A command that needs a socket, a file, time or another node's reply is returned to
+//! the client's connection as a [`NodeCommand`].
 //!
 //! There are three layers: the state shared by connections ([`Engine`]), the command interface ([`Command`],
 //! [`Context`], [`Commands`]), and command dispatch ([`Dispatcher`]). The lowest layer knows commands only by number.

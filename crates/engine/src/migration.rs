@@ -40,12 +40,12 @@ pub struct CapturedKey {
     pub expiry: Option<Millis>,
 }
 
-/// The result of releasing a key.
+/// The result of an attempt to release a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseResult {
     /// The key was deleted. Contains the log offset after the deletion, if the log has a reader.
     Deleted(Option<ReplOffset>),
-    /// The key's value differs from the captured one, so the key was kept.
+    /// The key's value differs from the captured one, so the key was not deleted.
     Changed,
     /// Writes are paused, so the release must be tried again later.
     Paused,

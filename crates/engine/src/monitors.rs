@@ -45,9 +45,9 @@ impl Monitors {
         settings.set_node_flag(NodeFlags::MONITORED, !clients.is_empty() || self.key_sampler.is_sampling());
     }
 
-    /// Starts to count how often clients and scripts name each key, until [`Self::end_key_sample`].
+    /// Starts counting how often clients and scripts use each key, until [`Self::end_key_sample`].
     pub fn begin_key_sample(&self, settings: &Settings) {
-        // All changes of the flag are made under this lock.
+        // The flag is only changed while the client list is locked.
         let _clients = self.clients.write();
         self.key_sampler.begin();
         settings.set_node_flag(NodeFlags::MONITORED, true);

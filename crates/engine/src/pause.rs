@@ -1,13 +1,13 @@
 //! Pauses of commands: CLIENT PAUSE, manual failover, shutdown, and after a process suspension.
 //!
 //! Each purpose has its own pause and ends it independently; the strictest active pause applies. The node flags
-//! ([`crate::Settings::node_flags`]) show the result, so commands pay nothing while there is no pause. An expired pause
+//! ([`crate::Settings::node_flags`]) reflect this pause, so commands pay nothing while there is none. An expired pause
 //! ends when a thread checks it ([`Pauses::end_expired`]): every command that would wait does so, and a server with
 //! waiting connections should do so at the time that [`Pauses::strictest_pause`] returns.
 //!
-//! Every end of a pause or of a slot's write pause is counted ([`Pauses::ended_count`]) and reported through a callback
-//! after the flags are updated. A caller that reads the count, then the flags, and waits for a different count
-//! therefore misses no end.
+//! The end of each pause, including write pauses of single slots, is counted ([`Pauses::ended_count`]) and reported
+//! through a callback after the flags are updated. A caller that reads the count, then the flags, and then waits until
+//! the count changes therefore misses no end.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -152,7 +152,7 @@ impl Pauses {
         settings.set_node_flag(NodeFlags::SLOT_WRITES_PAUSED, true);
     }
 
-    /// Counts one slot fewer with paused writes.
+    /// Decrements the number of slots with paused writes.
     pub(crate) fn uncount_paused_slot(&self, settings: &Settings) {
         let mut slots = self.paused_slots.lock();
         *slots -= 1;
@@ -219,7 +219,7 @@ mod tests {
         assert!(settings.node_flags().is_empty());
     }
 
-    /// Regression: a client kept waiting for a pause that had ended, until the next clock check.
+    /// Regression: a client continued to wait after the pause had ended, until the next clock check.
     #[test]
     fn pause_end_is_reported_after_flags_are_cleared() {
         let (settings, pauses) = (Arc::new(Settings::default()), Arc::new(Pauses::default()));

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 /// Maximum number of distinct keys counted in a sample.
 const MAX_KEYS: usize = 16 * 1024;
-/// Maximum number of bytes kept of each key's name.
+/// Maximum number of bytes stored of each key's name.
 const MAX_KEY_BYTES: usize = 256;
 
 /// The counts of the running sample; `None` while sampling is off.

@@ -126,13 +126,13 @@ pub(crate) enum ScriptSlot {
     Declared,
     /// The slot of the first key of the script's calls, since the script declares no keys.
     Used(Slot),
-    /// No slot, because the script may access keys of several slots and has called a command.
+    /// No slot: the script has called a command and may access keys of several slots.
     Several,
 }
 
 impl Scripting {
-    /// Takes out the interpreter for a run; the caller puts it back. Calls `make` if there is none, or if the present
-    /// one was made with another setting for the deprecated functions.
+    /// Takes the interpreter for a run; the caller puts it back. Calls `make` if there is none, or if the existing one
+    /// was created with another setting for the deprecated functions.
     pub(crate) fn take_interpreter(
         &mut self,
         deprecated_api: bool,

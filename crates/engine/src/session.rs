@@ -256,7 +256,7 @@ impl Session {
         self.protocol.pushes = self.protocol.pushes.with_read_keys(tracks);
     }
 
-    /// Returns whether no special handling is needed between commands. Only commands without keys change the answer.
+    /// Returns whether the session needs no special handling between commands. Commands with keys do not change this.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.rights.is_unrestricted()
@@ -315,7 +315,7 @@ impl Session {
         &mut self.watching
     }
 
-    /// Takes the effect of ASKING, which applies to one command.
+    /// Returns whether ASKING preceded the command, and clears the flag.
     pub(crate) fn take_asking(&mut self) -> bool {
         std::mem::take(&mut self.next.asking)
     }
@@ -335,7 +335,7 @@ impl Session {
         self.next.debug_mode = mode;
     }
 
-    /// Takes the mode of SCRIPT DEBUG, which applies to one script.
+    /// Returns and clears the mode of SCRIPT DEBUG, which applies to one script.
     pub(crate) fn take_debug_mode(&mut self) -> Option<DebugMode> {
         self.next.debug_mode.take()
     }

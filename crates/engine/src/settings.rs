@@ -21,7 +21,7 @@ use crate::notifications::EventClass;
 
 bitflags! {
     /// Node state flags that may stop commands or change their behaviour. They are one atomic word, nearly always zero,
-    /// which each command reads at admission and again under its slot locks. A new value is therefore in force once
+    /// which each command reads at admission and again after locking its slots. A new value is therefore in force once
     /// each slot was unlocked ([`Engine::wait_for_admitted_commands`](crate::Engine::wait_for_admitted_commands)).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct NodeFlags: u32 {

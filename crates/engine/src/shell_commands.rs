@@ -23,7 +23,7 @@ pub enum ShellCommand {
     WaitAof,
 }
 
-/// Commands that may wait for more than keys; the client's connection runs them and holds no locks.
+/// Commands that may wait for something other than keys; the client's connection runs them and holds no locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "variants are named after the commands")]
 pub enum NodeCommand {

@@ -37,7 +37,7 @@ impl Transaction {
     }
 }
 
-/// An EXEC whose queue has commands that wait for more than keys. They run after all others, without slot locks.
+/// An EXEC with queued commands that wait for something other than keys. They run after all others, without slot locks.
 #[derive(Debug)]
 pub(crate) struct DeferredExec {
     pub(crate) transaction: Box<Transaction>,

@@ -168,7 +168,7 @@ impl Client {
         }
     }
 
-    /// Takes the queued messages with `take`; called only by the client's own thread.
+    /// Calls `take` with the queued messages; only the client's own thread may do this.
     fn take_messages_with(&self, take: impl FnOnce(&mut ByteQueue)) {
         let mut guard = self.inbox.lock();
         let Some(inbox) = guard.as_mut() else { return };
@@ -180,14 +180,14 @@ impl Client {
         }
     }
 
-    /// Starts to hold back messages until the pending reply of a blocked command is written.
+    /// Postpones messages until the pending reply of a blocked command is written.
     pub(crate) fn hold_messages_for_reply(&self) {
         if let Some(inbox) = self.inbox.lock().as_mut() {
             inbox.held_for_reply.get_or_insert_default();
         }
     }
 
-    /// Releases the messages held back for a reply that is written or will not come.
+    /// Releases the messages that were postponed for a reply, once the reply is written or will not come.
     pub(crate) fn release_messages(&self) {
         if let Some(inbox) = self.inbox.lock().as_mut()
             && let Some(mut behind) = inbox.held_for_reply.take()

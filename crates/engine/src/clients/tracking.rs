@@ -30,7 +30,7 @@ pub struct Tracking {
     pub redirect: Option<u64>,
     /// Key prefixes of a broadcasting client; used only in [`TrackingMode::Broadcast`].
     pub prefixes: BTreeSet<Vec<u8>>,
-    /// Whether CLIENT CACHING makes the next command an exception.
+    /// Whether CLIENT CACHING makes the next command an exception to the mode.
     pub caching: bool,
 }
 

@@ -29,7 +29,7 @@ impl Caller {
         }
     }
 
-    /// Returns the caller of commands inside EXEC or a script; a master stays a master.
+    /// Returns the caller of commands inside EXEC or a script; commands of the master stay [`Caller::Master`].
     pub(crate) fn for_nested_command(self, session: &Session) -> Self {
         match session.origin() {
             CommandOrigin::Client => self,
@@ -38,8 +38,8 @@ impl Caller {
         }
     }
 
-    /// Returns whether a script that needs more locks may start again: its caller must have run nothing before the
-    /// script, and must be able to release all its locks.
+    /// Returns whether a script that needs more locks may start again. Its caller must not have run other commands
+    /// before the script, and must be able to release all its locks.
     pub(crate) fn may_restart(self) -> bool {
         match self {
             Self::Client | Self::Master | Self::Source => true,

@@ -63,7 +63,7 @@ pub struct Context<'a> {
     pub(crate) caller: Caller,
     /// The slot of the running transaction's keys, in cluster mode.
     pub(crate) transaction_slot: Option<Slot>,
-    /// The usage that a key accessed now gets. LFU also needs the key's previous counter.
+    /// The usage data stored in each key that the command accesses. LFU also needs the key's previous counter.
     access_stamp: Usage,
 }
 
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Context<'_> {
 }
 
 impl<'a> Context<'a> {
-    /// Creates a context before its first command.
+    /// Creates a context; [`Context::begin`] then prepares it for each command.
     pub(crate) fn new(
         engine: &'a Engine,
         commands: &'a Commands,
@@ -153,8 +153,9 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Returns whether argument `index` is a declared key. With plain key specs, a release build relies on the slot
-    /// being locked. The same applies to long requests: searching all keys for each key would take quadratic time.
+    /// Returns whether argument `index` is a declared key. For commands with plain key specs, release builds skip the
+    /// search and rely on the slot being locked. So do all builds for requests with many arguments, because searching
+    /// all keys for each key would take quadratic time.
     #[inline]
     fn is_declared(&self, index: usize) -> bool {
         const MAX_WORDS_SEARCHED: usize = 256;
@@ -219,7 +220,7 @@ impl<'a> Context<'a> {
         self.count_changes(changes.max(1) as u64);
     }
 
-    /// Reports a changed key whose change is already counted with another key's.
+    /// Reports a changed key whose change was already counted together with that of another key.
     pub fn report_modified_uncounted(&mut self, db: u16, key: &Key<'_>) {
         self.engine.report_changed(db, key.slot(), key.bytes(), Some(self.session.id()));
         if self.engine.wait_queues.may_have_waiters(key.slot()) {
@@ -243,7 +244,7 @@ impl<'a> Context<'a> {
         self.engine.notify(class, event, db, key.bytes());
     }
 
-    /// Queues the key's waiters, if there are any, which are served after the command.
+    /// Marks a key as ready if clients wait for it; they are served after the command.
     #[cold]
     pub(crate) fn queue_ready_key(&mut self, db: u16, slot: Slot, key: &[u8]) {
         let ready = &mut self.worker.ready_keys;

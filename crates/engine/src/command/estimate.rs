@@ -66,8 +66,8 @@ impl EstimateInput<'_> {
         });
     }
 
-    /// Returns the number of keys in all databases, as published at each slot's last unlock, since the request may hold
-    /// the slot locks itself.
+    /// Returns the number of keys in all databases. Each slot publishes its count when it is unlocked, and the request
+    /// may hold slot locks now, so the count may be slightly out of date.
     pub fn key_count(&self) -> usize {
         self.engine.keyspace.keys()
     }

@@ -1,5 +1,5 @@
-//! Admission control: whether a command may run now. It is checked for every caller before any slot is looked at, and
-//! again under the slot locks.
+//! Admission control: whether a command may run now. It is checked for every caller before any slot is accessed, and
+//! again while the command's slots are locked.
 //!
 //! The flags of the node state apply to all commands. [`RULES`] lists which commands each flag stops, in the order of
 //! Redis's checks; [`admit`] maps this to the effect on each [`Caller`]. It is a pure function, so a test can enumerate
@@ -34,7 +34,7 @@ pub(super) struct CommandNeeds {
     pub(super) is_queued: bool,
     /// Whether the command belongs to a script that has already written.
     pub(super) has_written: bool,
-    /// Whether the client asked to be redirected to the master.
+    /// Whether the client requested redirection to the master (CLIENT CAPA REDIRECT).
     pub(super) follows_master: bool,
     /// Whether the command may read while the cluster is down (`cluster-allow-reads-when-down`).
     pub(super) may_read_when_down: bool,
@@ -149,7 +149,7 @@ pub(super) fn admit(gate: NodeFlags, caller: Caller, need: &CommandNeeds) -> Ver
 }
 
 impl Engine {
-    /// Checks whether a request may run at all, before any slot is looked at. The order of the checks is that of Redis.
+    /// Checks whether a request may run at all, before any slot is accessed. The order of the checks is that of Redis.
     pub(super) fn admit(
         &self,
         context: &Context<'_>,
@@ -295,8 +295,8 @@ impl Engine {
         }
     }
 
-    /// Checks admission again under the slot locks. A thread that changes the flags waits until each slot was unlocked
-    /// once, and relies on this check.
+    /// Repeats the admission check while the command's slots are locked. A thread that changes the flags waits until
+    /// each slot was unlocked once, and relies on this check.
     #[cold]
     pub(super) fn check_under_locks(
         &self,
@@ -341,8 +341,8 @@ impl Engine {
         self.with_redis_name(found.map_or(CommandError::Loading, |(_, error)| error))
     }
 
-    /// Replaces the server's name in the error by Redis, with `extended-redis-compatibility`, for clients that compare
-    /// error texts.
+    /// Replaces the server's name in the error text by "Redis" if `extended-redis-compatibility` is set, for clients
+    /// that compare error texts.
     fn with_redis_name(&self, error: CommandError) -> CommandError {
         let names_server = matches!(
             error,
@@ -416,8 +416,8 @@ impl Engine {
         }
     }
 
-    /// Returns whether changes of a client's command are logged under these flags. The flags at admission decide for
-    /// the whole command: until its slots are unlocked, no thread relies on changed flags.
+    /// Returns whether the changes of a client's command are logged, given the node flags at its admission. These flags
+    /// decide for the whole command, because no thread relies on changed flags until the command's slots are unlocked.
     pub(super) fn is_logged_under(&self, gate: NodeFlags) -> bool {
         !gate.contains(NodeFlags::REPLICA) && self.log.has_readers()
     }

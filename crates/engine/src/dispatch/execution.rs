@@ -1,8 +1,8 @@
-//! Command execution, shared by all callers: clients, EXEC, scripts, and served waiters.
+//! Command execution, shared by all callers: clients, EXEC, scripts, and blocked clients that are being served.
 //!
 //! The caller has locked the slots and checked admission ([`super::admission`]). This module invokes the command
-//! ([`Context::invoke`]), collects its effects, and counts and replies errors. The caller decides when effects are
-//! logged: after a client's command, or at the end of a whole EXEC or script.
+//! ([`Context::invoke`]), collects its effects, and counts errors and replies with them. The caller decides when
+//! effects are logged: after a client's command, or at the end of a whole EXEC or script.
 
 use keyspace::Key;
 use resp::Args;
@@ -28,7 +28,7 @@ pub(super) struct LockedCommand<'a> {
     pub(super) holds_all_slots: bool,
 }
 
-/// Result of a handler. The result of most handlers is zero-sized, because they can only complete.
+/// Result of a handler. Most handlers always run to completion, so their result is zero-sized.
 pub(super) trait HandlerResult {
     /// Returns whether the command has completed.
     fn is_done(&self) -> bool;
@@ -107,9 +107,9 @@ impl Context<'_> {
 }
 
 impl Engine {
-    /// Runs a command inside EXEC or a script, or for a waiter, counts it, and replies its error if it fails. The
-    /// client does not wait for such a command: if the command blocks or must run on its connection, nothing is done
-    /// and the caller decides ([`CommandOutcome::Block`], [`CommandOutcome::Defer`]); otherwise the result is
+    /// Runs a command inside EXEC or a script, or for a blocked client; counts it, and replies with its error if it
+    /// fails. Such a command must not wait: if it blocks or must run on the client's connection, nothing is done and
+    /// the caller decides ([`CommandOutcome::Block`], [`CommandOutcome::Defer`]). Otherwise the result is
     /// [`CommandOutcome::Done`].
     pub(super) fn execute_nested<'r>(
         &self,
@@ -154,7 +154,7 @@ impl Engine {
 }
 
 impl Context<'_> {
-    /// Replies an error that stopped a command before execution, and counts it.
+    /// Replies with the error that stopped a command before its execution, and counts the error.
     pub(super) fn reject(&mut self, entry: Option<&RegisteredCommand>, error: &CommandError) {
         if let Some(entry) = entry {
             add(&self.worker.stats.commands[entry.index].rejected_calls, 1);
@@ -162,7 +162,7 @@ impl Context<'_> {
         self.reply_error(error);
     }
 
-    /// Replies the error of a command whose reply begins at `start`, and counts it.
+    /// Replies with the error of a command whose reply begins at `start`, and counts the error.
     #[cold]
     pub(super) fn reply_failure(&mut self, entry: &RegisteredCommand, start: usize, error: &CommandError) {
         self.reply.truncate(start);

@@ -10,7 +10,7 @@ use crate::session::CommandOrigin;
 use crate::settings::NodeFlags;
 
 impl Context<'_> {
-    /// Shows a command to monitors before it runs; `from_script` marks calls of scripts.
+    /// Feeds a command to MONITOR clients before it runs; `from_script` marks calls of scripts.
     #[inline]
     pub(crate) fn show_to_monitors(&self, entry: &RegisteredCommand, args: Args<'_>, from_script: bool) {
         if self.engine.settings.node_flags().contains(NodeFlags::MONITORED) {
@@ -20,7 +20,7 @@ impl Context<'_> {
 
     #[cold]
     fn send_to_monitors(&self, entry: &RegisteredCommand, args: Args<'_>, from_script: bool) {
-        // Imported slots arrive like a replication stream.
+        // Commands of a slot import are not shown, like those of a replication stream.
         let imported = self.session.origin() == CommandOrigin::Source && !from_script;
         if entry.command.flags.contains(Flags::ADMIN) || imported {
             return;

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::{LockedAhead, MAX_BYTES_LOCKED_AHEAD, PREFETCH_BATCH};
 use crate::command::Context;
 
-/// Maximum capacity that an empty push message buffer keeps.
+/// Maximum capacity in bytes that the push message buffer retains after use.
 const MAX_KEPT_PUSH_CAPACITY: usize = 16 * 1024;
 
 /// State across the commands of a batch.
@@ -25,7 +25,7 @@ pub(super) struct Pipeline<'a> {
     held_slots: SmallVec<[SlotGuard<'a>; PREFETCH_BATCH]>,
     /// Whether the running command changed slots that must stay locked until its effects are appended.
     pub(super) holds_changed_slots: bool,
-    /// Whether the command was already shown to monitors.
+    /// Whether the command was already fed to MONITOR clients.
     pub(super) is_shown: bool,
 }
 
@@ -113,7 +113,8 @@ impl<'a> Pipeline<'a> {
         self.release_all();
         let Context { engine, worker, session, .. } = &mut self.context;
         let revoked = std::mem::take(&mut worker.revoked_clients);
-        // Mark this client as not running: another revoker may be waiting for it, which would deadlock.
+        // Mark this client as not running: another thread that revokes permissions may be waiting for it, which would
+        // deadlock.
         session.end_requests();
         engine.await_revoked(&revoked);
         session.begin_turn();

@@ -1,12 +1,12 @@
-//! Script execution: the calls of a script, the locks they run under, and the logged effects.
+//! Script execution: the calls of a script, the slot locks that they use, and the logged effects.
 //!
 //! The slots of a script's declared keys are locked before it runs and stay locked until it ends; its calls borrow
 //! these locks. A call to another slot accesses undeclared keys. If the script holds no locks yet, it first takes the
 //! global script lock, under which it may wait for any slot. If it has not written yet, it is aborted and restarted
 //! with the script lock, and marked so that it takes that lock immediately next time. If it has already written, it
-//! takes the slot if it is free, or the script lock once that is free; the call fails only if the script lock's owner
-//! keeps both for a tenth of a second, since that owner may be waiting for this script's slots. In cluster mode the
-//! same applies to the slots of this node.
+//! locks the slot if the slot is free, or else waits for the script lock. The call fails only if the script lock's
+//! owner holds both the script lock and the slot for a tenth of a second, because that owner may be waiting for this
+//! script's slots. In cluster mode the same applies to the slots of this node.
 //!
 //! All changes of the calls are logged as one transaction when the script ends.
 
@@ -63,7 +63,7 @@ fn denied(text: &'static str) -> CallError {
     CallError::Error(CommandError::text(text))
 }
 
-/// Converts the error of an unknown subcommand, which reads the same in scripts as for clients.
+/// Converts the error for an unknown subcommand, whose text is the same in scripts as for clients.
 fn unknown_command_error(error: CommandError) -> CallError {
     match error {
         CommandError::UnknownCommand { .. } => denied("ERR Unknown command called from script"),
@@ -199,8 +199,8 @@ impl Engine {
 }
 
 impl<'a> Context<'a> {
-    /// Returns the script of this command if it is cached. The script was found while its slots were locked, or, in a
-    /// transaction, whose slots are locked together, is looked up now.
+    /// Returns the script of this command if it is cached. Outside of a transaction it was found while its slots were
+    /// being locked; in a transaction, which locks the slots of all commands together, it is looked up now.
     pub fn take_cached_script(&mut self) -> Option<Runnable> {
         match self.caller {
             Caller::Client | Caller::Master | Caller::Source => self.worker.scripting.next_script.take(),
@@ -455,7 +455,7 @@ impl ScriptHost<'_, '_> {
         self.perform(&call, protocol)
     }
 
-    /// Makes all checks of a call that do not depend on slots, including the client's permissions.
+    /// Performs all checks of a call that do not depend on slots, including that of the client's permissions.
     fn admit(&mut self, entry: &'static RegisteredCommand, args: Args<'_>) -> Result<(), CallError> {
         let command = entry.command;
         if !command.accepts(args.len()) || matches!(command.run, CommandRunner::Container) {
@@ -544,7 +544,7 @@ impl ScriptHost<'_, '_> {
                 }
                 Ok((slots, first))
             }
-            // The call locks no slot, because its log entry takes the script's position.
+            // The call locks no slot, because it is logged as part of the script.
             LockScope::FirstArgument => Ok((KeySlots::new(), None)),
             // A pattern may match a key in any slot.
             LockScope::Keys
@@ -644,7 +644,7 @@ impl ScriptHost<'_, '_> {
         Err(denied("ERR A key that the script does not name is in use, and waiting for it could never end"))
     }
 
-    /// Checks the rules for keys in cluster mode: all in one slot, and in an allowed one.
+    /// In cluster mode, checks that all keys of a call are in one slot, and that the script may access this slot.
     fn check_cluster(
         &mut self,
         entry: &'static RegisteredCommand,
@@ -685,7 +685,7 @@ impl ScriptHost<'_, '_> {
         }
     }
 
-    /// Runs a call under the locked slots.
+    /// Runs a call while its slots are locked.
     fn perform(&mut self, call: &LockedCall<'_>, protocol: Protocol) -> Result<(), CallError> {
         let LockedCall { entry, args, slots, .. } = *call;
         let outer = &mut *self.context;

@@ -24,7 +24,7 @@ impl Engine {
         nanos: u64,
     ) {
         if matches!(entry.command.run, CommandRunner::Exec) {
-            // `charge_exec` charges these commands to the queue's slot.
+            // EXEC charges these commands together ([`Dispatcher::charge_exec`]).
             return;
         }
         let logged = self.take_bytes_sent_to_replicas(context);
@@ -43,7 +43,8 @@ impl Engine {
         };
         if let Some(slot) = slot {
             let bytes_out = replied + logged;
-            // The request of a waiter is re-encoded, so its length differs from that of the original input.
+            // The stored request of a blocked client is re-encoded, so its length differs from that of the original
+            // input.
             let is_copy = context.caller == Caller::Waiter;
             let bytes_in = if is_copy { wire_len(args) } else { request_len(args) };
             context.worker.stats.slots.add(slot, SlotCost { nanos, bytes_in, bytes_out });

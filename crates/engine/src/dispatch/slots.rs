@@ -1,4 +1,4 @@
-//! Slot locking and routing: locks a command's slots and checks under the locks that they are served here.
+//! Slot locking and routing: locks a command's slots and then checks that this node serves them.
 
 use clock::Millis;
 use keyspace::{FillLevel, GlobalLock, Key, KeyLookup, LockedSlots};
@@ -65,7 +65,7 @@ fn check_slot_space(context: &Context<'_>, command: &Command) -> Result<(), Comm
     let (args, mut fill_level, mut grows) = (context.args, FillLevel::Free, false);
     command.visit_keys(args, &mut |index, flags| {
         let key = context.engine.keyspace.key(&args[index]);
-        // A command that its connection runs has no slots locked.
+        // Commands that run on the client's connection lock no slots.
         if context.slots.is_locked(key.slot()) {
             fill_level = fill_level.max(context.slots.slot(key.slot()).fill_level(&key));
         }
@@ -137,7 +137,7 @@ impl Engine {
                     CommandRunner::Script(_) => {
                         self.lock_script(&mut pipeline.context, entry, request.args)?
                     }
-                    // Such commands lock the slots that they need themselves.
+                    // Commands of the server process and of the client's connection lock their slots themselves.
                     CommandRunner::Shell(_) | CommandRunner::Node(_) => None,
                     CommandRunner::Engine(_)
                     | CommandRunner::MayBlock(_)
@@ -324,7 +324,7 @@ impl Engine {
         }
         entry.command.visit_keys(args, &mut |index, _| {
             let key = self.keyspace.key(&args[index]);
-            // A command that its connection runs has no slots locked.
+            // Commands that run on the client's connection lock no slots.
             if !locked.is_locked(key.slot()) {
                 return;
             }

@@ -133,8 +133,8 @@ fn parsed(lines: &str) -> (Vec<u8>, Batch) {
     (buffer, batch)
 }
 
-/// Sets flags between a command's admission and its locking of the slot. A pause, demotion or load proceeds once each
-/// slot was unlocked, so a command admitted before must not write when it locks its slot later.
+/// Sets flags after a command's admission and before its slot is locked. A pause, demotion or load proceeds once each
+/// slot was unlocked, so a command that was admitted earlier must not write when it locks its slot later.
 fn run_with_flag_set_after_admission(
     client: &mut Client,
     line: &str,

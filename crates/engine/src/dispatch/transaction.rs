@@ -43,7 +43,8 @@ enum QueueResult {
     Complete,
     /// The total reply exceeds the client's limit.
     TooLong,
-    /// The replies so far, by position in the queue; `None` for each command that its connection must still run.
+    /// The replies so far, by position in the queue; `None` for each command that the client's connection must still
+    /// run.
     Incomplete(Vec<Option<Vec<u8>>>),
 }
 
@@ -169,7 +170,7 @@ impl Engine {
         }
     }
 
-    /// Returns where an EXEC that cannot run here starts again, judged by the result of locking its slots.
+    /// Returns how an EXEC that cannot run here starts again, depending on the result of locking its slots.
     fn exec_deferral(
         &self,
         context: &Context<'_>,
@@ -185,7 +186,7 @@ impl Engine {
         }
     }
 
-    /// Runs the queued commands under their locks, and logs their changes as one transaction if `logged`.
+    /// Runs the queued commands while their slots are locked, and logs their changes as one transaction if `logged`.
     fn run_queue<'a>(
         &'a self,
         outer: &'a mut Context<'_>,
@@ -208,7 +209,7 @@ impl Engine {
                 logged_db = context.session.db();
                 context.worker.effects.add_select(logged_db);
             }
-            // Once one of these commands has to wait, the later ones wait too, so that their order is kept.
+            // Once one of these commands has to wait, the later ones wait too, to preserve their order.
             let follows = waits && is_shell_command(entry);
             if follows || waits && in_order {
                 places.push(None);
@@ -254,7 +255,7 @@ impl Engine {
         if self.is_denied(context, call.entry) {
             return None;
         }
-        // A command that may be deferred is shown to monitors only when it runs.
+        // A command that may be deferred is fed to MONITOR clients only when it runs.
         let is_shell_command = is_shell_command(call.entry);
         if !is_shell_command {
             context.show_to_monitors(call.entry, call.args, false);
@@ -285,7 +286,8 @@ impl Engine {
         }
     }
 
-    /// Replies an error if the client has lost the permission for a queued command since MULTI; returns whether it has.
+    /// Replies with an error if the client has lost the permission for a queued command since MULTI; returns whether it
+    /// has.
     fn is_denied(&self, context: &mut Context<'_>, entry: &RegisteredCommand) -> bool {
         let Err(denied) = self.permits(context.session, entry, context.args) else { return false };
         if let Some(exec) = context.commands.by_original_name().find(b"exec") {
@@ -311,7 +313,7 @@ impl Engine {
         let mut slots: Vec<Slot> = Vec::new();
         let mut goes_beyond = false;
         for (entry, request) in queued_commands(context.commands, transaction) {
-            // Commands that the engine does not run itself lock the slots that they need.
+            // Commands of the server process and of the client's connection lock their slots themselves.
             if !is_shell_command(entry) {
                 let of_one = self.key_slots(entry, request.args());
                 goes_beyond |= self.may_access_undeclared_keys(worker, entry, request.args(), &of_one);
@@ -413,8 +415,8 @@ impl Engine {
         })
     }
 
-    /// Refuses an EXEC as a whole, which ends the transaction; redirections keep their usual error. Any other refused
-    /// command marks the transaction as failed.
+    /// Refuses a whole EXEC, which ends the transaction; redirections keep their usual error. If the refused command is
+    /// not EXEC, marks the transaction as failed.
     pub(super) fn refuse_exec(
         &self,
         session: &mut Session,
@@ -501,7 +503,7 @@ fn queued_command<'t>(
     (commands.by_number(*number).row_for_request(request.args()), request)
 }
 
-/// Returns whether any of the commands accepted by `by` visits all slots.
+/// Returns whether any of the commands selected by `by` visits all slots.
 fn any_visits_all_slots<'t>(
     queue: impl Iterator<Item = (&'static RegisteredCommand, &'t Request)>,
     by: impl Fn(CommandRunner) -> bool,

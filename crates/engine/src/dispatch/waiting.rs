@@ -57,20 +57,20 @@ impl Engine {
             users_version: session.users_version(),
         };
         session.block_on(self.wait_queues.add(session.client(), waiting, wait));
-        // A thread that sets the flag makes all existing waiters run their commands again, but it may have missed this
-        // waiter, which was added later.
+        // A thread that sets the flag makes all blocked clients run their commands again, but it may have missed this
+        // client, which blocks only now.
         if self.settings.node_flags().contains(NodeFlags::CLUSTER_DOWN) {
             session.client().unblock(UnblockReason::Retry);
         }
         DispatchStatus::Blocked
     }
 
-    /// Serves the waiters of changed keys as far as possible, under the locks under which the keys were changed. A
-    /// waiter that needs other slots, or that is far behind in the queue, is served under new locks. The caller must
-    /// hold no locks except those of `context`, which are released first.
+    /// Serves the waiters of changed keys as far as possible, while the slots of the changed keys are still locked. A
+    /// waiter that needs other slots, or that is far behind in the queue, is served after locking the slots anew. The
+    /// caller must hold no locks except those of `context`, which are released first.
     #[cold]
     pub(super) fn serve_waiters<'r>(&'r self, context: &mut Context<'r>) {
-        // Changes made under the same locks are logged if the command's own changes are logged.
+        // Serving a waiter under the command's locks is logged if the command's own changes are logged.
         let logged = context.worker.effects.has_readers;
         // A key may have expired while the command ran.
         let now = context.now.max(Millis(context.wall_micros() / 1000));
@@ -109,7 +109,7 @@ impl Engine {
 }
 
 impl Dispatcher<'_> {
-    /// Ends a client's wait and appends the reply: the stored reply if the command was served, otherwise the one for
+    /// Ends a client's wait and appends the reply: the stored reply if the command was served, otherwise the reply for
     /// the reason `how`.
     pub fn end_wait(
         &self,
@@ -164,7 +164,7 @@ impl Dispatcher<'_> {
     }
 }
 
-/// Creates a session with the client's settings, in which another thread runs the waiter's command.
+/// Creates a copy of the client's session, in which another thread runs the waiter's command.
 fn session_copy(waiter: &Waiter) -> Session {
     let mut session = Session::of(waiter.client.clone(), CommandOrigin::Client, true);
     session.select(waiter.command.db);
@@ -177,7 +177,7 @@ struct ServingRound<'a> {
     engine: &'a Engine,
     commands: &'a Commands,
     now: Millis,
-    /// Whether changes under the already locked slots are logged.
+    /// Whether changes in the already locked slots are logged.
     logged: bool,
     ready: &'a [ReadyKey],
     candidates: &'a [WaiterCandidate],
@@ -205,7 +205,7 @@ impl<'a> ServingRound<'a> {
         is_there
     }
 
-    /// Locks all slots of a waiter's command and checks admission under the locks.
+    /// Locks all slots of a waiter's command and then checks its admission.
     fn lock_and_check(&self, context: &mut Context<'a>, waiter: &Waiter, logged: &mut bool) -> bool {
         if !waiter.command.slots.iter().all(|slot| context.slots.is_locked(*slot)) {
             context.slots.release();

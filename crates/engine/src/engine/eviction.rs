@@ -19,7 +19,7 @@ use crate::random::Random;
 use crate::settings::{EvictionSettings, LazyFreeReason, NodeFlags};
 use crate::stats::add;
 
-/// Divisor of a slot's key count: after inspecting this fraction of the keys, sampling moves on to another slot.
+/// Sampling moves on to another slot after inspecting 1/SLOT_SAMPLE_FRACTION of a slot's keys.
 const SLOT_SAMPLE_FRACTION: usize = 2;
 /// Number of consecutive rounds without a candidate after which eviction gives up.
 const MAX_EMPTY_ROUNDS: usize = 64;

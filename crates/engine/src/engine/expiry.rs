@@ -20,7 +20,7 @@ use crate::stats::add;
 
 /// Number of keys and fields removed under one lock of a slot: about ten microseconds of work.
 const KEYS_PER_LOCK: usize = 32;
-/// Maximum capacity in bytes that the buffers for key and field names keep.
+/// Maximum capacity in bytes that the buffers for key and field names retain.
 const MAX_KEPT_NAME_CAPACITY: usize = 16 * 1024;
 
 /// The slot at which the last cycle stopped.

@@ -1,10 +1,10 @@
 //! The serving lease: workers stop serving when the cluster thread has not renewed the lease in time.
 //!
-//! A process that was suspended (SIGSTOP, a sleeping host) may have been failed over meanwhile. The cluster thread
-//! detects the suspension by its clock and stops serving until it has received messages from other nodes. But threads
-//! resume in any order, and workers may find queued requests first. So the cluster thread renews a lease each time it
-//! has checked, and a worker that finds the lease expired holds back all commands until the next renewal. Only commands
-//! that were running when the process was suspended complete after it resumes.
+//! While a process was suspended (SIGSTOP, a sleeping host), a replica may have taken over. The cluster thread detects
+//! the suspension by its clock and stops serving until it has received messages from other nodes. But threads resume in
+//! any order, and workers may find queued requests first. So the cluster thread renews a lease after each check, and a
+//! worker that finds the lease expired delays all commands until the next renewal. Only commands that were running when
+//! the process was suspended complete after it resumes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,15 +1,15 @@
 //! Revocation: CLIENT KILL and ACL changes take effect before their OK reply.
 //!
-//! A client's requests run on the client's own thread, many per read. A revoker, which removes permissions or closes
-//! connections, must reply OK only when no request of an affected client still runs under the old rules. Each client
-//! therefore has a counter that is odd while its requests run and that changes at every point where the client has
-//! checked for revocations. The client checks before the first request of a batch, and before each further request
-//! while [`NodeFlags::REVOKING`] is set; otherwise the check is a single load. The revoker publishes its change, sets
-//! the flag, and waits until each affected client's counter is even or has changed ([`Engine::await_revoked`]).
+//! A client's requests run on the client's own thread, many per read. A revoker is a thread that removes permissions or
+//! closes connections; it must reply OK only when no request of an affected client still runs under the old rules. Each
+//! client therefore has a counter that is odd while its requests run and that changes whenever the client has checked
+//! for revocations. The client checks before the first request of a batch, and before each further request while
+//! [`NodeFlags::REVOKING`] is set; otherwise the check is a single load. The revoker publishes its change, sets the
+//! flag, and waits until each affected client's counter is even or has changed ([`Engine::await_revoked`]).
 //!
-//! Invariants: the revoker holds no slot lock while it waits, since a client may wait for that slot; and the revoker
-//! counts as a client without running requests, since another revoker may wait for it. A fence on each side orders its
-//! stores before its loads.
+//! Invariants: the revoker holds no slot lock while it waits, because a client may wait for that slot. The revoker also
+//! counts as a client without running requests, because another revoker may wait for it. A fence on each side orders
+//! its stores before its loads.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -22,7 +22,7 @@ use crate::clients::Client;
 use crate::session::Session;
 use crate::settings::{NodeFlags, Settings};
 
-/// Number of checks without sleeping; most commands finish within this many.
+/// Number of checks in a spin loop before the revoker sleeps; most commands finish earlier.
 const SPIN_LIMIT: u32 = 200;
 /// Time to sleep between two checks of the running clients.
 const SLEEP_ROUND: Duration = Duration::from_micros(50);
@@ -63,8 +63,8 @@ impl Engine {
     }
 
     /// Waits until no request of these clients is running that began before the change. The caller must hold no slot
-    /// lock, and none of its own requests may count as running. The wait does not include clients that are blocked by a
-    /// busy script.
+    /// lock, and none of its own requests may be marked as running. Clients that are blocked by a busy script are not
+    /// waited for.
     pub fn await_revoked(&self, clients: &[Arc<Client>]) {
         fence(Ordering::SeqCst);
         if clients.iter().any(|client| client.running_requests.is_running()) {

@@ -1,8 +1,8 @@
 //! Publishes a new cluster topology to the command path.
 //!
-//! Each slot stores this node's role for it, read under the slot lock. Ownership therefore changes slot by slot, and no
-//! command waits for more than one slot. Gained slots change before the topology is published and lost slots after it,
-//! so that a client is never redirected from this node to itself.
+//! Each slot stores whether this node serves it; commands read this while the slot is locked. Ownership therefore
+//! changes slot by slot, and no command waits for more than one slot. Gained slots change before the topology is
+//! published and lost slots after it, so that a client is never redirected from this node to itself.
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use crate::session::Session;
 use crate::watch::{WatchedKey, Watcher};
 
 impl Engine {
-    /// Watches one key, with its slot locked. If `was_expired`, removal of the key does not count as a change.
+    /// Watches one key, whose slot is locked. If `was_expired`, removal of the key does not count as a change.
     pub fn watch(&self, session: &mut Session, key: &Key<'_>, was_expired: bool) {
         let watched = WatchedKey { db: session.db(), key: key.bytes().to_vec() };
         let bytes = watched.bytes();
@@ -29,7 +29,7 @@ impl Engine {
         session.client().watched_keys.store(keys, Ordering::Relaxed);
     }
 
-    /// Ends the watching of all keys, as UNWATCH and EXEC do.
+    /// Stops watching all keys, as UNWATCH and EXEC do.
     pub fn unwatch(&self, session: &mut Session) {
         if session.watching().keys.is_empty() {
             return;

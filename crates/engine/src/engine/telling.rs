@@ -79,8 +79,8 @@ impl Engine {
         self.tracking.report_changed(&self.clients, slot, key, by);
     }
 
-    /// Reports a key that was removed outside of a command. Waiters for removals run their commands again. For a client
-    /// whose WATCH saw the key as expired already, the removal is no change.
+    /// Reports a key that was removed outside of a command. Blocked commands that wait for removals run again. For a
+    /// client whose WATCH saw the key as already expired, the removal is no change.
     #[inline]
     pub(crate) fn report_removed(&self, db: u16, slot: Slot, key: &[u8]) {
         self.watch_table.report_removed(db, slot, key);
@@ -91,8 +91,8 @@ impl Engine {
     }
 
     /// Logs the removal of a key outside of a command (expired, or migrated away) with `deletion` (DEL or UNLINK), and
-    /// notifies clients. The caller holds the slot lock and has checked under it that this node may delete keys.
-    /// Returns the log offset after the entry, or `None` if the log has no reader.
+    /// notifies clients. The caller holds the slot lock and has then checked that this node may delete keys. Returns
+    /// the log offset after the entry, or `None` if the log has no reader.
     pub fn log_removed_key(&self, db: u16, slot: Slot, key: &[u8], deletion: &[u8]) -> Option<ReplOffset> {
         self.report_removed(db, slot, key);
         if !self.log.has_readers() {

@@ -1,8 +1,8 @@
 //! Reset of the keys' usage data when `maxmemory-policy` switches between LRU and LFU.
 //!
-//! The two bytes of each key change their meaning, so all of them are reset to the value of a new key: an LRU time read
-//! as an LFU counter would evict keys by the time of day. Converting the values is not possible during the walk:
-//! commands already write the new kind, and the walk cannot tell which kind it reads.
+//! The two bytes of each key change their meaning, so they are reset to the value of a new key: if an LRU time were
+//! read as an LFU counter, eviction would depend on the time of day. The values cannot be converted slot by slot:
+//! commands already write the new kind, and the two kinds cannot be told apart.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

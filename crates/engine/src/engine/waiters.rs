@@ -22,7 +22,7 @@ impl Engine {
         match served.take() {
             Some(served) => Some(served),
             None => {
-                // For a thread that still holds a reference, the waiter is already served.
+                // A thread that still holds a reference then treats the waiter as served.
                 *served = Some(ServedReply::default());
                 self.wait_queues.remove(waiter);
                 None
@@ -53,9 +53,9 @@ impl Engine {
         }
     }
 
-    /// Unblocks all waiters after this node became a replica. The caller must ensure that no command admitted before
-    /// can still start to wait. As in Valkey, clients in READONLY mode keep waiting for the replication stream, and
-    /// clients with the REDIRECT capability are redirected to the master.
+    /// Unblocks all waiters after this node became a replica. The caller must ensure that no command admitted earlier
+    /// can still block. As in Valkey, clients in READONLY mode continue to wait for the replication stream, and clients
+    /// with the REDIRECT capability are redirected to the master.
     pub fn unblock_all(&self) {
         let redirects = self.settings.node_flags().contains(NodeFlags::REDIRECTS);
         let waiting = self.wait_queues.served_by_replicas();
@@ -76,14 +76,14 @@ impl Engine {
         self.wait_queues.keys()
     }
 
-    /// Returns the number of awaited keys whose waiters also end when the key is removed.
+    /// Returns the number of awaited keys whose removal also ends a wait.
     #[must_use]
     pub fn awaited_keys_with_removal(&self) -> usize {
         self.wait_queues.keys_with_removal_waiters()
     }
 
-    /// Returns whether the waiter counts are consistent: each waiter counted on entry was also counted on exit. For
-    /// tests.
+    /// Returns whether the waiter counts are consistent: each waiter that was counted on entry was also counted on
+    /// exit. For tests.
     #[must_use]
     pub fn waiter_counts_match(&self) -> bool {
         self.wait_queues.has_consistent_counts()

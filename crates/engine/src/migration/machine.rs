@@ -57,7 +57,7 @@ pub enum MigrateError {
 /// The next step of the driver. Each step except the last is answered by one [`MigrateStepResult`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MigrateStep {
-    /// Pause writes to the given slots until the end, then capture the keys in the given formats.
+    /// Pause writes to the given slots until the migration ends, then capture the keys in the given formats.
     Capture {
         /// Slots whose writes are paused first; may include slots that are paused already.
         hold: Vec<Slot>,
@@ -211,7 +211,7 @@ impl Migration {
             MigrateStepResult::ReadFailed => self.on_connection_lost(MigrateError::Reading),
             MigrateStepResult::Released(outcome) => self.on_released(outcome),
             MigrateStepResult::Unpaused => self.release(),
-            // A timeout does not mean that nothing happened: the target may still execute what was sent.
+            // After a timeout the keys may still arrive: the target may execute requests that were already sent.
             MigrateStepResult::Deadline => reply(Err(self.timeout_error.clone())),
         }
     }

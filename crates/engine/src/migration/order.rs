@@ -33,7 +33,7 @@ pub struct MigrateArgs {
     pub keys: Vec<Vec<u8>>,
     /// Time limit for the whole migration.
     pub timeout: Duration,
-    /// Whether the keys are kept here (COPY).
+    /// Whether the keys also stay on this node (COPY).
     pub copy: bool,
     /// Whether existing keys on the target are replaced (REPLACE).
     pub replace: bool,

@@ -105,7 +105,7 @@ impl Session {
         self.client().queued_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Suspends an EXEC until the connection has run a command of it.
+    /// Suspends an EXEC until the connection has run one of its commands.
     pub(crate) fn suspend_exec(&mut self, exec: Box<DeferredExec>) {
         self.state = SessionState::ExecSuspended(exec);
     }
@@ -142,12 +142,12 @@ impl Session {
         })
     }
 
-    /// Makes the command of an ended wait run again before any other command.
+    /// Schedules a command whose wait has ended to run again before any other command.
     pub(crate) fn begin_again(&mut self, waiter: Arc<Waiter>) {
         self.state = SessionState::RunsAgain(waiter);
     }
 
-    /// Returns the ended wait of the command that runs again, if any ([`crate::Dispatcher::retry`]).
+    /// Returns the waiter of the command that must run again, if any ([`crate::Dispatcher::retry`]).
     #[must_use]
     #[inline]
     pub fn runs_again(&self) -> Option<&Arc<Waiter>> {

@@ -91,8 +91,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Returns whether the client sees expired keys and fields: a master's stream does, since the master has decided
-    /// already, and so does an import source in import mode (CLIENT IMPORT-SOURCE).
+    /// Returns whether the client sees expired keys and fields. The master's stream does, because the master decides
+    /// about expiry; so does an import source in import mode (CLIENT IMPORT-SOURCE).
     #[inline]
     pub fn can_see_expired(&self) -> bool {
         let session = &self.session;
@@ -139,7 +139,7 @@ impl<'a> Context<'a> {
         false
     }
 
-    /// Finds a key for a read and counts a keyspace hit or miss.
+    /// Finds a key for a read, and counts a keyspace hit or miss.
     #[inline]
     pub fn find_for_read(&mut self, key: &Key<'_>) -> Option<EntryRef> {
         let found = self.find_and_touch(self.session.db(), key);

@@ -9,7 +9,8 @@ use crate::outcome::CommandOutcome;
 /// Number of keys up to which all their slots are locked together for the listing.
 pub const MAX_KEYS_LOCKED_TOGETHER: usize = 4096;
 
-/// Maximum number of attempts to lock all non-empty slots together; other slots may get their first keys meanwhile.
+/// Maximum number of attempts to lock all non-empty slots together; an attempt fails if another slot gets its first
+/// key.
 const MAX_LOCK_ATTEMPTS: usize = 3;
 
 /// Function that receives the name and the expiry of each key.
@@ -40,7 +41,7 @@ impl Context<'_> {
             {
                 return Err(wait.outcome(self.session));
             }
-            // No slot that is not locked has got its first key meanwhile, so the listing is complete.
+            // All other slots are still empty, so the listing is complete.
             if keyspace.non_empty_changes() == changes {
                 locked.iter_mut().for_each(|data| visit_slot(data, db, visit));
                 return Ok(());

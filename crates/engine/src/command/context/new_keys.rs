@@ -34,7 +34,7 @@ impl Context<'_> {
         self.worker.absent_keys.replace(absent);
     }
 
-    /// Publishes events for recorded keys that exist now.
+    /// Publishes an event for each key that was recorded as absent and exists now.
     #[cold]
     pub(crate) fn publish_new_keys(&self) {
         let (mut absent, mut new) = (self.worker.absent_keys.borrow_mut(), Vec::new());

@@ -21,7 +21,8 @@ impl Context<'_> {
     /// Returns whether a read-only command may release its slot locks early, which requires that it runs in the
     /// background.
     pub fn may_release_slots(&self) -> bool {
-        // With tracking, the keys read are recorded when the command ends, and no change may come before that.
+        // With CLIENT TRACKING, the keys that were read are recorded when the command ends, and must not change before
+        // that.
         self.session.background().is_on_slow_worker()
             && self.caller == Caller::Client
             && !self.session.tracks_reads()
@@ -70,8 +71,8 @@ impl Context<'_> {
 }
 
 impl PinnedValues {
-    /// Visits the elements in chunks, each with its key, until `visit` returns false. The elements of an ordered value
-    /// come in its order.
+    /// Visits the elements in chunks, each with its key, until `visit` returns false. The elements of a list or another
+    /// ordered value are visited in order.
     pub fn visit(mut self, mut visit: impl FnMut(&[u8], PartElements<'_>) -> bool) {
         let mut keeps_waiting = true;
         for slot in self.slots {

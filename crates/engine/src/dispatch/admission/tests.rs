@@ -127,11 +127,12 @@ fn admission_depends_on_more_than_flags() {
         assert!(!admitted(gate, Caller::Script, set), "{gate:?}");
         assert!(admitted(gate, Caller::Script, CommandNeeds { has_written: true, ..set }), "{gate:?}");
     }
-    // A queued command does not wait for a pause, but needs memory.
+    // A queued command does not wait for a pause, and GET is not subject to the memory limit.
     let get = client_needs(&engine, Flags::READONLY | Flags::FAST, true);
     assert!(admitted(NodeFlags::PAUSED, Caller::Client, CommandNeeds { is_queued: true, ..get }));
     assert!(admitted(NodeFlags::OUT_OF_MEMORY, Caller::Client, CommandNeeds { is_queued: true, ..get }));
-    // In a cluster a key's slot decides where it is written; once the slot is locked, the role does.
+    // In cluster mode a write on a replica is redirected by its slot instead of being refused as READONLY. It is
+    // refused only while the slot is still marked as the master's.
     let routed = CommandNeeds { is_routed: true, ..set };
     assert!(admitted(NodeFlags::READ_ONLY_REPLICA, Caller::Client, routed));
     assert!(!admitted(NodeFlags::REPLICA, Caller::Client, routed));
