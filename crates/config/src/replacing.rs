@@ -1,9 +1,9 @@
 //! Replaces the content of a file atomically where possible.
 //!
 //! The content is written to a temporary file, fsynced and renamed over the target, so that a crash leaves either the
-//! old or the new content. Two cases make that impossible: the file is a mount point of its own (a container's `-v
+//! old or the new content. In two cases this is impossible: the file is a mount point of its own (a container's `-v
 //! ./redis.conf:/etc/redis.conf`), or its directory is read-only. Such a file is written in place. A crash during that
-//! can leave a torn file, so the temporary copy, where it could be written, is kept until the file is fsynced.
+//! write can leave a torn file, so the temporary copy, if it could be written, is retained until the file is fsynced.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};

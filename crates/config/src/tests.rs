@@ -106,7 +106,7 @@ fn config_set_is_atomic() {
     let changes = config.set(&both, false).unwrap();
     assert_eq!(changes.names().collect::<Vec<_>>(), ["port", "replica-priority"]);
     assert_eq!(config.get(keys::REPLICA_PRIORITY), 7);
-    // A change that was made after the reverted one is kept.
+    // A change that was made after the reverted one stays in force.
     config.set(&[change("hz", "50")], false).unwrap();
     config.revert(&changes);
     assert_eq!((config.get(keys::PORT), config.get(keys::REPLICA_PRIORITY)), (6379, 100));

@@ -1,5 +1,5 @@
 //! Parameters that are accepted without effect, and directives that are refused. The server refuses to start with a
-//! directive whose absence would be harmful, and logs a warning for those that can safely be ignored.
+//! directive that would be harmful to ignore, and logs a warning for those that can safely be ignored.
 
 use super::{Config, Id};
 

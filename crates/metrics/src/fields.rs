@@ -1,6 +1,6 @@
 //! Parses the `name:value` lines of INFO.
 
-/// INFO text, of which the fields can be listed and looked up in their order. Section headers are skipped.
+/// INFO text whose fields can be listed in order or looked up by name. Section headers are skipped.
 #[derive(Debug, Clone, Copy)]
 pub struct InfoFields<'a>(&'a str);
 

@@ -1,8 +1,8 @@
 //! The tick that drives a server's periodic work.
 //!
-//! All periodic work (the cron of the housekeeping, save points, rewrites, checks of replicas) runs on the same ticks,
-//! ten per second, so that the control thread wakes only once for all of it. A server without requests is idle and
-//! ticks once per second, or at once when input arrives. This keeps idle nodes cheap on hosts with dozens of them.
+//! All periodic work (the housekeeping cron, save points, rewrites, checks of replicas) runs on the same ticks, ten per
+//! second, so that the control thread wakes only once for all of it. A server without requests is idle and ticks once
+//! per second, or at once when input arrives. This keeps idle nodes cheap on hosts with dozens of them.
 //!
 //! Threads that receive input call [`AdaptiveTick::notify_input`], which costs one load unless the server is idle. A
 //! call that races with the start of an idle period can be missed; the next tick is then late by up to a second.

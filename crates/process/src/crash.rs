@@ -1,14 +1,15 @@
 //! Ends the process after a panic: logs a report in Redis's format, then aborts.
 //!
 //! A panicking thread may leave slots half-changed. If the node lived on without that thread, it would look healthy:
-//! its connections would hang while its cluster bus still answers. So a panic in any thread ends the process, visibly
-//! for everyone: connections break, the port refuses connections, and the node is failed over or restarted. Before
-//! that, the server stops serving clients ([`CrashReportSource::stop_serving`]) and logs the failed assertion with its
-//! location, the stack, the client with its command, INFO and the client list. A separate thread writes the report and
-//! gets [`REPORT_TIMEOUT`] to finish, because the panicking thread may hold locks that the report needs.
+//! its connections would hang while its cluster bus still answers. So a panic in any thread ends the process, which
+//! clients and other nodes notice: connections break, the port refuses connections, and the node is failed over or
+//! restarted. Before that, the server stops serving clients ([`CrashReportSource::stop_serving`]) and logs the failed
+//! assertion with its location, the stack, the client with its command, INFO and the client list. A separate thread
+//! writes the report and gets [`REPORT_TIMEOUT`] to finish, because the panicking thread may hold locks that the report
+//! needs.
 //!
-//! Invariant: a panic in a command ([`run_guarded`]) is reported after unwinding, when its arguments are available and
-//! its locks are released. Any other panic is reported where it happens, without unwinding.
+//! Invariant: a panic in a command ([`run_guarded`]) is reported after unwinding, when the command's arguments are
+//! available and its locks are released. Any other panic is reported where it happens, without unwinding.
 
 use std::backtrace::Backtrace;
 use std::cell::Cell;
@@ -136,7 +137,7 @@ fn report_and_abort(client: String) -> ! {
 fn write_report(found: &CapturedPanic, client: &str) {
     let version = env!("CARGO_PKG_VERSION");
     let CapturedPanic { thread, message, stack } = found;
-    // The parts that need no lock are logged first.
+    // First log the parts of the report that need no lock.
     tracing::error!(
         "=== REDIS BUG REPORT START: Cut & paste starting from here ===\n\
          Redoubt {version} crashed: thread '{thread}' panicked: {message}"

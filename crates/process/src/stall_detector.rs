@@ -51,7 +51,7 @@ impl ThreadActivity {
     /// Makes [`begin_task`] and [`end_task`] on the calling thread update this value.
     pub fn register_current_thread(self: &Arc<Self>) {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        // The kernel encodes the CPU clock of a thread like this.
+        // The kernel's encoding of a thread's CPU clock id.
         let _ = self.cpu_clock.set(ClockId::from_raw((!thread << 3) | 0b110));
         CURRENT.with(|own| {
             let _ = own.set(self.clone());

@@ -43,8 +43,7 @@ pub(crate) struct HostBridge {
     hook_state: Rc<HookState>,
     /// Reused buffer for the arguments of commands.
     request: RefCell<Request>,
-    /// The first argument by which a call is recognized as an internal query, whose number is the next argument, rather
-    /// than a command.
+    /// A call whose first argument is this pointer is an internal query; its next argument is the number of the query.
     query_marker: Cell<*const c_void>,
     /// The error that the last call raises. `None` if the call stops the script instead.
     last_error: RefCell<Option<RaisedError>>,
@@ -84,8 +83,8 @@ impl HostBridge {
         })
     }
 
-    /// Creates the Lua function behind `redis.call`. A call that starts with `mark` is an internal query and is passed
-    /// to `asked`.
+    /// Creates the Lua function behind `redis.call`. A call whose first argument is `mark` is an internal query, which
+    /// the function `asked` handles.
     pub(crate) fn function(
         self: &Rc<Self>,
         lua: &Lua,

@@ -3,7 +3,8 @@
 //! Memory is limited by Lua's allocator. Calls to the server go through [`HostBridge`].
 //!
 //! A hook runs every [`INSTRUCTIONS_PER_CHECK`] instructions and checks whether the script may continue. To stop a
-//! script, the hook is set to raise an error at every instruction, so that `pcall` cannot catch it for good.
+//! script, the hook is set to raise an error at every instruction, so that the script cannot continue by catching the
+//! error with `pcall`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -212,7 +213,7 @@ pub struct Interpreter {
     pub(crate) create_library_environment: Function,
     load_library: Function,
     compiled: HashMap<[u8; 40], Arc<Script>>,
-    /// Compiled scripts by SHA1. They are kept in a Lua table, because there can be more scripts than mlua has
+    /// Compiled scripts by SHA1. They are stored in a Lua table, because there can be more scripts than mlua has
     /// references.
     functions: Table,
     /// The last script that ran. Clients mostly run the same script repeatedly, so this saves a lookup.
@@ -334,7 +335,7 @@ impl Interpreter {
         &self.hook_state.running
     }
 
-    /// Returns the script with this SHA1 if this thread has compiled the script and still keeps its compiled form.
+    /// Returns the script with this SHA1 if this thread has compiled the script and not dropped the compiled form.
     #[must_use]
     #[inline]
     pub fn find_compiled(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {

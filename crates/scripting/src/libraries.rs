@@ -47,8 +47,9 @@ impl FunctionLimits {
         StepCounter { limits: self, steps: 0, is_lifted: None }
     }
 
-    /// Runs code that creates or visits many values without the allocator's limit, under which mlua guards each
-    /// allocation at more than half of the total cost. The `StepCounter` passed to it enforces the limit instead.
+    /// Lifts the allocator's limit while code creates or visits many values. Under that limit mlua would guard each
+    /// allocation, which more than doubles the run time. The `StepCounter` passed to the code enforces the limit
+    /// instead.
     pub(crate) fn is_lifted<R>(
         &self,
         lua: &Lua,

@@ -293,7 +293,7 @@ fn stopped_scripts_leave_lua_stack_empty() {
 }
 
 /// Regression test: every function that iterated over a table held a reference per element, and only eight thousand
-/// references are available. Each compiled script took one, too.
+/// references are available. Each compiled script also took one.
 #[test]
 fn tables_can_have_any_number_of_elements() {
     let mut interpreter = interpreter();
@@ -414,7 +414,7 @@ fn deleted_libraries_free_memory() {
     assert!(left < fresh + (200 << 10), "{fresh} bytes became {left}");
 }
 
-/// A thread drops compiled scripts that were evicted, once they are large, and all of them after a flush.
+/// A thread frees evicted compiled scripts once they take enough memory, and frees all scripts after a flush.
 #[test]
 fn evicted_and_flushed_scripts_free_memory() {
     let (mut interpreter, scripts) = (interpreter(), Scripts::default());

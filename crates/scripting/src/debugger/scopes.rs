@@ -58,7 +58,7 @@ const KEYWORDS: [&str; 21] = [
 const BINARY: [&str; 15] =
     ["+", "-", "*", "/", "^", "%", "..", "<", "<=", ">", ">=", "==", "~=", "and", "or"];
 
-/// Instruments a script. The shebang may already be cut off from the first line.
+/// Instruments a script, whose shebang may already be removed from the first line.
 pub(super) fn instrument(text: &[u8]) -> ParseResult<Instrumented> {
     let tokens = tokens(text)?;
     let mut parser = Parser {
