@@ -45,7 +45,7 @@ impl Config {
         replace_content(path, self.update_text(&old, users, extent).as_bytes())
     }
 
-    /// Returns the content of the file, `old`, updated to the current values.
+    /// Updates the content of the configuration file to the current values and returns the new text.
     fn update_text(&self, old: &str, users: &[Vec<String>], extent: RewriteExtent) -> String {
         let mut written = vec![false; PARAMETERS.len()];
         let mut users = users.iter().map(|words| format_user_line(words));

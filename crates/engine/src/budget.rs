@@ -184,7 +184,7 @@ impl Budget {
         (told.reading, told.last_report) = (self.readings.load(Ordering::Relaxed), now);
     }
 
-    /// Returns the bytes by which usage exceeds the limit; `not_counted` bytes are exempt.
+    /// Returns the bytes by which usage exceeds the limit. `exempt_bytes` returns the bytes that do not count.
     #[inline]
     pub(crate) fn excess_bytes(&self, not_counted: impl FnOnce() -> usize) -> usize {
         let limit = self.limit.load(Ordering::Relaxed);
@@ -195,7 +195,7 @@ impl Budget {
         used.saturating_sub(not_counted()).saturating_sub(limit)
     }
 
-    /// Records whether usage exceeds the limit; `nanos` is the workers' clock.
+    /// Records whether usage exceeds the limit; `clock_nanos` is the workers' clock.
     pub(crate) fn record_over_limit(&self, over: bool, nanos: fn() -> u64) {
         let since = self.over_limit_since.load(Ordering::Relaxed);
         if over == (since != 0) {

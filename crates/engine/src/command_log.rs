@@ -102,7 +102,7 @@ impl CommandLog {
         self.max_len.store(max_len, Ordering::Relaxed);
     }
 
-    /// Returns whether the log is enabled and `measure` is at least its threshold.
+    /// Returns whether the log is enabled and `value` is at least its threshold.
     #[inline]
     pub(crate) fn reaches_threshold(&self, measure: u64) -> bool {
         measure >= self.threshold.load(Ordering::Relaxed)

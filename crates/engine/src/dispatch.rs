@@ -432,7 +432,7 @@ impl Engine {
         }
     }
 
-    /// Runs one request, or returns why it cannot run here. `plain` means that the client's session needs no special
+    /// Runs one request, or returns why it cannot run here. `is_plain` means that the client's session needs no special
     /// handling, which is nearly always the case.
     #[inline]
     fn run_request<'r>(
@@ -697,7 +697,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Completes a command whose reply begins at `start`.
+    /// Completes a command whose reply begins at `reply_start`.
     #[inline(always)]
     fn complete(
         &self,

@@ -111,7 +111,7 @@ pub(crate) struct Effects {
 }
 
 impl Effects {
-    /// Starts a command, or a group that is logged as one; `wanted` says whether the log has readers.
+    /// Starts a command, or a group that is logged as one; `has_readers` says whether the log has readers.
     pub(crate) fn begin(&mut self, wanted: bool) {
         debug_assert!(!self.has_begun(), "what a command did is sealed when it ends");
         self.has_readers = wanted;
@@ -128,7 +128,7 @@ impl Effects {
         }
     }
 
-    /// Records an effect that was just encoded, starting at offset `begin`.
+    /// Records an effect that was just encoded, starting at offset `start`.
     fn note(&mut self, targets: ReplicationTargets, begin: usize, is_select: bool) {
         self.count += 1;
         self.has_commands |= !is_select;

@@ -218,7 +218,7 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
-/// Formats client input for an error text: at most `most` bytes, and only up to the first NUL.
+/// Formats client input for an error text: at most `max_bytes`, and only up to the first NUL.
 pub fn quote(bytes: &[u8], most: usize) -> Cow<'_, str> {
     String::from_utf8_lossy(truncate_at_nul(&bytes[..bytes.len().min(most)]))
 }

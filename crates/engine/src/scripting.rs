@@ -131,8 +131,8 @@ pub(crate) enum ScriptSlot {
 }
 
 impl Scripting {
-    /// Takes the interpreter for a run; the caller puts it back. Calls `make` if there is none, or if the existing one
-    /// was created with another setting for the deprecated functions.
+    /// Takes the interpreter for a run; the caller puts it back. Calls `create` if there is none, or if the existing
+    /// one was created with another setting for the deprecated functions.
     pub(crate) fn take_interpreter(
         &mut self,
         deprecated_api: bool,

@@ -346,7 +346,7 @@ impl Session {
         self.next.debug_mode.is_some()
     }
 
-    /// Starts a batch whose replies begin at `from` in the reply buffer.
+    /// Starts a batch whose replies begin at `start` in the reply buffer.
     #[inline]
     pub(crate) fn begin_replies(&mut self, from: usize) {
         self.replies.from = from;

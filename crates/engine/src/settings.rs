@@ -100,7 +100,7 @@ impl ClientPermission {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Returns whether a client has the permission. `local` says whether the client runs on this host.
+    /// Returns whether a client has the permission. `is_local` says whether the client runs on this host.
     #[must_use]
     pub fn allows(&self, local: bool) -> bool {
         match self.0.load(Ordering::Relaxed) {
@@ -432,7 +432,7 @@ impl Settings {
         Measurements::from_bits_truncate(self.measurements.load(Ordering::Relaxed))
     }
 
-    /// Enables the measurements in `which` if `taken`, otherwise disables them.
+    /// Enables the measurements in `measurements` if `enabled`, otherwise disables them.
     pub fn set_measurements(&self, which: Measurements, taken: bool) {
         match taken {
             true => self.measurements.fetch_or(which.bits(), Ordering::Relaxed),
@@ -440,7 +440,7 @@ impl Settings {
         };
     }
 
-    /// Sets the flag if `holds`, otherwise clears it.
+    /// Sets the flag if `enabled`, otherwise clears it.
     pub fn set_node_flag(&self, state: NodeFlags, holds: bool) {
         if holds {
             self.node_flags.fetch_or(state.bits(), Ordering::AcqRel);
@@ -449,7 +449,7 @@ impl Settings {
         }
     }
 
-    /// Sets the flags in `among` to their values in `holding`, atomically.
+    /// Sets the flags in `mask` to their values in `values`, atomically.
     pub fn set_node_flags(&self, among: NodeFlags, holding: NodeFlags) {
         let holding = holding.intersection(among).bits();
         // `Err` means that the value is unchanged; it is not written then, to spare the caches of other cores.

@@ -167,7 +167,7 @@ impl TrackingTable {
         }
     }
 
-    /// Reports a changed key; `by` is the client that changed it. The caller has locked its slot.
+    /// Reports a changed key; `changed_by` is the client that changed it. The caller has locked its slot.
     #[inline]
     pub(crate) fn report_changed(&self, clients: &Clients, slot: Slot, key: &[u8], by: Option<u64>) {
         if self.clients.load(Ordering::Relaxed) > 0 {

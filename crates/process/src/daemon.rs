@@ -14,8 +14,8 @@ use config::{Config, Supervised, Text, keys};
 const BACKGROUND_ENV: &str = "REDOUBT_IN_BACKGROUND";
 
 /// With `daemonize yes`, starts this program again, detached from the terminal. Returns `true` if the calling process
-/// should exit. Has no effect under a supervisor. The new process starts in `started_in`, because it parses the same
-/// command line with relative paths.
+/// should exit. Has no effect under a supervisor. The new process starts in `start_directory`, because it parses the
+/// same command line with relative paths.
 ///
 /// # Errors
 /// The program cannot be started again.

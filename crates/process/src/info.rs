@@ -114,7 +114,7 @@ pub fn write_pause_state(engine: &Engine, text: &mut InfoText) {
     text.write_line("paused_timeout_milliseconds", left.max(0));
 }
 
-/// Returns the maximum of one counter over all clients. `bytes` selects the counter.
+/// Returns the maximum of one counter over all clients. `counter` selects the counter.
 pub fn largest_buffer(clients: &[Arc<Client>], bytes: fn(&Client) -> &AtomicUsize) -> usize {
     clients.iter().map(|client| bytes(client).load(Ordering::Relaxed)).max().unwrap_or(0)
 }

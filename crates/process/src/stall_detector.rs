@@ -99,7 +99,7 @@ pub struct StallDetector {
 }
 
 impl StallDetector {
-    /// Checks a thread whose current task started at `since`.
+    /// Checks a thread whose current task started at `task_start`.
     pub fn check(&mut self, thread: &ThreadActivity, since: u64, now: u64) -> StallState {
         self.evaluate(now, since, || thread.cpu_time().unwrap_or(0))
     }

@@ -83,8 +83,8 @@ impl HostBridge {
         })
     }
 
-    /// Creates the Lua function behind `redis.call`. A call whose first argument is `mark` is an internal query, which
-    /// the function `asked` handles.
+    /// Creates the Lua function behind `redis.call`. A call whose first argument is `query_marker` is an internal
+    /// query, which the function `query_handler` handles.
     pub(crate) fn function(
         self: &Rc<Self>,
         lua: &Lua,

@@ -49,7 +49,7 @@ impl Scripts {
         self.state.lock().by_sha.get(sha).cloned()
     }
 
-    /// Adds a script to the cache, or returns the cached script with the same SHA1. `keep` exempts the script from
+    /// Adds a script to the cache, or returns the cached script with the same SHA1. `is_pinned` exempts the script from
     /// eviction.
     pub fn add(&self, script: Arc<Script>, keep: bool) -> Arc<Script> {
         let known = &mut *self.state.lock();

@@ -65,14 +65,14 @@ impl Collector {
         self.running.publish_memory(bytes);
     }
 
-    /// Whether to switch the script to full collections, with `used` bytes in use. True at most once per script.
+    /// Whether to switch the script to full collections now that `used_bytes` are in use. True at most once per script.
     pub(crate) fn switch_to_thorough(&self, used: usize) -> bool {
         let due = !self.is_thorough.get() && used > self.limit_bytes.get() / 8 && self.running.has_written();
         self.is_thorough.set(self.is_thorough.get() || due);
         due
     }
 
-    /// Whether to collect before creating a value of `bytes`, with `used` bytes in use.
+    /// Whether to collect before creating a value of `new_bytes`, with `used_bytes` in use.
     pub(crate) fn is_due(&self, used: usize, bytes: usize) -> bool {
         let limit = self.limit_bytes.get();
         if used.saturating_add(bytes) <= limit / 4 {
@@ -91,7 +91,7 @@ impl Collector {
         self.live_bytes.get() < self.limit_bytes.get() / 2
     }
 
-    /// Records that a full collection left `used` bytes in use.
+    /// Records that `live_bytes` are still in use after a full collection.
     pub(crate) fn record_live(&self, used: usize) {
         self.live_bytes.set(used);
     }

@@ -254,8 +254,8 @@ fn metadata(code: &[u8]) -> Result<(String, &[u8]), FunctionError> {
 }
 
 impl Interpreter {
-    /// Runs a library's text to collect its functions. `hurried` applies the time limit for libraries that clients
-    /// load.
+    /// Runs a library's text to collect its functions. With `has_time_limit`, the time limit for libraries that clients
+    /// load applies.
     ///
     /// # Errors
     /// The text is not a valid library or fails.

@@ -499,8 +499,8 @@ impl Interpreter {
         self.end_run(ran)
     }
 
-    /// Runs the registration code of a library under the memory limit of scripts. With `hurried`, a time limit applies
-    /// as well.
+    /// Runs the registration code of a library under the memory limit of scripts. With `has_time_limit`, a time limit
+    /// applies as well.
     pub(crate) fn run_loading(
         &self,
         world: &Table,
@@ -614,7 +614,7 @@ impl Interpreter {
         internal_failure(format!("ERR Script killed by user with {by} KILL.{place}"))
     }
 
-    /// Writes the script's value as a reply and ends the script. `told` is called for each error in the value; its
+    /// Writes the script's value as a reply and ends the script. `on_error` is called for each error in the value; its
     /// second argument says whether the error statistics already include the error.
     ///
     /// # Errors
@@ -728,7 +728,7 @@ fn read_request(args: &MultiValue, request: &mut Request) -> Result<(), &'static
     Ok(())
 }
 
-/// Converts `complaint` to an error text in Lua, which the prelude raises.
+/// Converts `message` to an error text in Lua, which the prelude raises.
 fn query_error(lua: &Lua, complaint: &str) -> mlua::Result<QueryResult> {
     Ok(Err(complaint.into_lua(lua)?))
 }

@@ -74,7 +74,7 @@ pub(crate) struct StepCounter<'a> {
 }
 
 impl StepCounter<'_> {
-    /// Counts one processed element of `bytes` bytes as steps. `made` is the present length of the result.
+    /// Counts one processed element of `bytes` bytes as steps. `result_len` is the present length of the result.
     pub(crate) fn step(&mut self, bytes: usize, made: usize) -> LibraryResult<()> {
         if made > self.limits.max_string_len() {
             return Err("resulting string too large".into());

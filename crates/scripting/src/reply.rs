@@ -5,7 +5,7 @@
 
 use mlua::{Lua, Result};
 
-/// The table that scripts receive for an error. `counted` says whether the error statistics already include it.
+/// The table that scripts receive for an error. `is_counted` says whether the error statistics already include it.
 pub(crate) fn error_table(lua: &Lua, text: &[u8], counted: bool) -> Result<mlua::Table> {
     let table = lua.create_table_with_capacity(0, 4)?;
     if text.contains(&b' ') {

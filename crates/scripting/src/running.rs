@@ -155,7 +155,7 @@ impl InterpreterState {
         self.command.lock().clone()
     }
 
-    /// Nanoseconds since the script started. `nanos` is the current time by the same clock.
+    /// Nanoseconds since the script started. `now` is the current time by the same clock.
     #[must_use]
     pub fn elapsed(&self, nanos: u64) -> u64 {
         nanos.saturating_sub(self.started.load(Ordering::Relaxed))
@@ -185,8 +185,8 @@ impl InterpreterState {
 }
 
 impl crate::Scripts {
-    /// Stops every busy script, or with `function` every busy function, unless it has written (SCRIPT KILL and FUNCTION
-    /// KILL).
+    /// Stops every busy script, or with `kills_functions` every busy function, unless it has written (SCRIPT KILL and
+    /// FUNCTION KILL).
     #[must_use]
     pub fn kill(&self, function: bool) -> KillResult {
         let busy = self.running().into_iter().filter(|running| running.is_busy());

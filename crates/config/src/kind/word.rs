@@ -129,7 +129,7 @@ pub(crate) const fn text() -> CheckedText {
     CheckedText::new(|_| Ok(()), "string")
 }
 
-/// Accepts a path that is not empty. `refusal` is the error for an empty path.
+/// Accepts a path that is not empty. `empty_error` is the error for an empty path.
 pub(crate) const fn path(refusal: &'static str) -> CheckedText {
     CheckedText { empty_error: Some(refusal), ..text() }
 }

@@ -33,7 +33,7 @@ impl std::fmt::Debug for EstimateInput<'_> {
 }
 
 impl EstimateInput<'_> {
-    /// Passes the value of the key at argument `index` to `look`. Returns `None` if the value is small or missing.
+    /// Passes the value of the key at argument `index` to `read`. Returns `None` if the value is small or missing.
     pub fn with_value<R>(&self, index: usize, look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
         let word = self.args.get(index)?;
         let slot = Slot::of_key(word);

@@ -127,7 +127,7 @@ const RULES: &[AdmissionRule] = &[
     refused(NodeFlags::REPLICA, |need| need.is_slot_writable && need.is_routed && need.may_change_slots()),
 ];
 
-/// Returns whether a command may run for `caller` while the flags in `gate` are set.
+/// Returns whether a command may run for `caller` while the flags in `node_flags` are set.
 pub(super) fn admit(gate: NodeFlags, caller: Caller, need: &CommandNeeds) -> Verdict {
     let in_force = |rule: &&AdmissionRule| gate.contains(rule.flag) && (rule.applies_to)(need);
     let of = |for_scripts: bool| RULES.iter().filter(|rule| rule.for_scripts || !for_scripts).find(in_force);

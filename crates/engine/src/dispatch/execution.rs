@@ -138,7 +138,7 @@ impl Engine {
         CommandOutcome::Done
     }
 
-    /// Counts a command whose reply begins at `start`; returns the enabled optional measurements.
+    /// Counts a command whose reply begins at `reply_start`; returns the enabled optional measurements.
     #[inline(always)]
     pub(super) fn record_call(
         &self,
@@ -162,7 +162,7 @@ impl Context<'_> {
         self.reply_error(error);
     }
 
-    /// Replies with the error of a command whose reply begins at `start`, and counts the error.
+    /// Replies with the error of a command whose reply begins at `reply_start`, and counts the error.
     #[cold]
     pub(super) fn reply_failure(&mut self, entry: &RegisteredCommand, start: usize, error: &CommandError) {
         self.reply.truncate(start);

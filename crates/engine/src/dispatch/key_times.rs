@@ -43,7 +43,7 @@ impl Context<'_> {
         }
     }
 
-    /// Records the keys whose expiry differs from `before`.
+    /// Records the keys whose expiry differs from `previous`.
     pub(super) fn record_key_expiries(&self, before: KeyExpiries) {
         for (db, name, time) in before {
             let now = self.expiry_of(db, &name);

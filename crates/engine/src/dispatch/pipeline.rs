@@ -121,7 +121,7 @@ impl<'a> Pipeline<'a> {
         engine.check_session(session)
     }
 
-    /// Drops the reply that begins at `start` if the client suppressed it (CLIENT REPLY), but keeps push messages.
+    /// Drops the reply that begins at `reply_start` if the client suppressed it (CLIENT REPLY), but not push messages.
     pub(super) fn apply_reply_suppression(&mut self, start: usize) {
         let Context { session, reply, worker, .. } = &mut self.context;
         if session.is_mute() {

@@ -481,7 +481,7 @@ impl ScriptHost<'_, '_> {
         self.check_flags(command, NodeFlags::all())
     }
 
-    /// Checks whether a call may run, given the node flags in `states`.
+    /// Checks whether a call may run, given the node flags in `node_flags`.
     fn check_flags(&self, command: &Command, states: NodeFlags) -> Result<(), CallError> {
         let (context, flags) = (&*self.context, command.flags);
         let engine = context.engine;

@@ -14,7 +14,7 @@ use crate::settings::Measurements;
 use crate::slot_costs::{MULTI_LEN, SlotCost, request_len, wire_len};
 
 impl Engine {
-    /// Charges a command that took `nanos` and whose reply begins at `start`.
+    /// Charges a command that took `nanos` and whose reply begins at `reply_start`.
     #[cold]
     pub(super) fn charge_command(
         &self,
@@ -51,8 +51,8 @@ impl Engine {
         }
     }
 
-    /// Returns the bytes of the reply that begins at `start`; `None` if the command is not charged, because it comes
-    /// from a file or another node.
+    /// Returns the bytes of the reply that begins at `reply_start`; `None` if the command is not charged, because it
+    /// comes from a file or another node.
     fn reply_cost(&self, context: &Context<'_>, start: usize) -> Option<u64> {
         match context.session.origin() {
             CommandOrigin::Client => Some(context.reply.len().saturating_sub(start) as u64),
@@ -99,8 +99,8 @@ impl Engine {
         self.transaction_slot(context.commands, context.session.transaction()?)
     }
 
-    /// Charges an EXEC, including its MULTI, whose reply begins at `start`. The queued requests are charged already. An
-    /// EXEC with a script that may access several slots is not charged, as in Valkey.
+    /// Charges an EXEC, including its MULTI, whose reply begins at `reply_start`. The queued requests are charged
+    /// already. An EXEC with a script that may access several slots is not charged, as in Valkey.
     pub(super) fn charge_exec(
         &self,
         context: &mut Context<'_>,

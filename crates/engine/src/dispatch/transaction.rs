@@ -186,7 +186,7 @@ impl Engine {
         }
     }
 
-    /// Runs the queued commands while their slots are locked, and logs their changes as one transaction if `logged`.
+    /// Runs the queued commands while their slots are locked, and logs their changes as one transaction if `is_logged`.
     fn run_queue<'a>(
         &'a self,
         outer: &'a mut Context<'_>,
@@ -503,7 +503,7 @@ fn queued_command<'t>(
     (commands.by_number(*number).row_for_request(request.args()), request)
 }
 
-/// Returns whether any of the commands selected by `by` visits all slots.
+/// Returns whether any of the commands selected by `filter` visits all slots.
 fn any_visits_all_slots<'t>(
     queue: impl Iterator<Item = (&'static RegisteredCommand, &'t Request)>,
     by: impl Fn(CommandRunner) -> bool,

@@ -110,7 +110,7 @@ impl Engine {
 
 impl Dispatcher<'_> {
     /// Ends a client's wait and appends the reply: the stored reply if the command was served, otherwise the reply for
-    /// the reason `how`.
+    /// `reason`.
     pub fn end_wait(
         &self,
         worker: &mut Worker,

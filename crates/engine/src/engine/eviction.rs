@@ -19,7 +19,7 @@ use crate::random::Random;
 use crate::settings::{EvictionSettings, LazyFreeReason, NodeFlags};
 use crate::stats::add;
 
-/// Sampling moves on to another slot after inspecting 1/SLOT_SAMPLE_FRACTION of a slot's keys.
+/// Sampling moves on to another slot after inspecting 1/SLOT_SAMPLE_DIVISOR of a slot's keys.
 const SLOT_SAMPLE_FRACTION: usize = 2;
 /// Number of consecutive rounds without a candidate after which eviction gives up.
 const MAX_EMPTY_ROUNDS: usize = 64;

@@ -91,7 +91,7 @@ impl Engine {
         self.local_expiry.len()
     }
 
-    /// Deletes recorded keys that have expired, until `is_over` returns true; returns whether more are due.
+    /// Deletes recorded keys that have expired, until `is_time_over` returns true; returns whether more are due.
     pub(crate) fn delete_locally_expired(
         &self,
         worker: &mut Worker,

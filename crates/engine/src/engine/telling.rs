@@ -71,8 +71,8 @@ impl Engine {
         }
     }
 
-    /// Reports a changed key to watchers and tracking clients; `by` is the session that changed it. The caller holds
-    /// the slot lock.
+    /// Reports a changed key to watchers and tracking clients; `changed_by` is the id of the session that changed it.
+    /// The caller holds the slot lock.
     #[inline]
     pub(crate) fn report_changed(&self, db: u16, slot: Slot, key: &[u8], by: Option<u64>) {
         self.watch_table.mark_changed(db, slot, key);

@@ -115,7 +115,7 @@ impl Engine {
     }
 
     /// Closes the connections of deleted users and of subscribers that lost access to their channels. The client of
-    /// `own` is closed only after its reply. Returns the other clients, which may still be running commands
+    /// `own_session` is closed only after its reply. Returns the other clients, which may still be running commands
     /// ([`Engine::await_revoked`]).
     #[must_use]
     pub fn close_unauthorized_clients(&self, own: Option<&mut Session>) -> Vec<Arc<Client>> {

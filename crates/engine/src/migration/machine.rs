@@ -160,8 +160,8 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// Starts a migration and returns its first step. In cluster mode (`asking`) the target is importing the slot and
-    /// does not own it yet.
+    /// Starts a migration and returns its first step. In cluster mode (`sends_asking`) the target is importing the slot
+    /// and does not own it yet.
     #[must_use]
     pub fn new(now: Instant, order: MigrateArgs, asking: bool) -> (Self, MigrateStep) {
         let parcel = |key| KeyTransfer { key, dialect: Dialect::Redis, captured: None };

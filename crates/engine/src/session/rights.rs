@@ -87,8 +87,8 @@ impl Session {
         self.rights.users_version = users_version;
     }
 
-    /// Replaces the user's rules; `None` means that the user was deleted. `opens` means that authentication is
-    /// disabled.
+    /// Replaces the user's rules; `None` means that the user was deleted. `auth_disabled` says whether new clients need
+    /// not authenticate.
     pub(crate) fn replace_rules(&mut self, user: Option<Arc<User>>, opens: bool, users_version: u64) {
         self.rights.login = match &user {
             _ if !self.is_authenticated() && !opens => Login::Missing,

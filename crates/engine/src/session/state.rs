@@ -64,7 +64,7 @@ impl Session {
         }
     }
 
-    /// Queues a command and publishes the queue's size. `selected` is the database that the command selects.
+    /// Queues a command and publishes the queue's size. `selected_db` is the database that the command selects.
     /// A client whose queue is too long is closed.
     pub(crate) fn queue_command(&mut self, command: usize, args: Args<'_>, selected: Option<u16>) {
         let SessionState::Multi(transaction) = &mut self.state else { return };

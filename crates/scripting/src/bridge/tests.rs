@@ -53,8 +53,8 @@ const FORMAT_VALUE: &str = "
     end
     return show(redis.call('x'))";
 
-/// Generates a random reply in wire format and in the notation of `FORMAT_VALUE`. `draw` returns a number below its
-/// argument.
+/// Generates a random reply in wire format and in the notation of `FORMAT_VALUE`. `random_below` returns a number below
+/// its argument.
 fn random_reply(draw: &mut dyn FnMut(usize) -> usize, depth: usize) -> (Vec<u8>, String) {
     let kinds = if depth < 4 { 12 } else { 9 };
     let text = ["", "a", "two words", "\u{e9}\0\r\n", "12"][draw(5)];

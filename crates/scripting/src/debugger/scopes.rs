@@ -227,7 +227,7 @@ impl<'a> Parser<'a> {
         self.locals.last_mut().expect("the script's own are always there")
     }
 
-    /// Inserts a call that reports the variables in scope at position `place`.
+    /// Inserts a call at this text position that reports the variables in scope.
     fn insert_call(&mut self, place: usize) {
         let (own, outer) = self.locals.split_last().expect("the script's own are always there");
         let own = &own[own.len().saturating_sub(MAX_OWN_VARIABLES)..];

@@ -71,7 +71,7 @@ impl<'a> Matcher<'a> {
         Ok(())
     }
 
-    /// The end of the pattern item that begins at `place`: a character, a class or a set.
+    /// The end of the pattern item that begins at `pattern_pos`: a character, a class or a set.
     fn item_end(&self, place: usize) -> LibraryResult<usize> {
         match self.pattern[place] {
             b'%' if place + 1 == self.pattern.len() => Err("malformed pattern (ends with '%')".into()),
@@ -93,7 +93,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Whether `byte` is in the set that extends from `place` to the bracket at `end`.
+    /// Whether `byte` is in the set that extends from `set_start` to the bracket at `set_end`.
     fn is_in_set(&self, byte: u8, place: usize, end: usize) -> bool {
         let negated = self.pattern[place + 1] == b'^';
         let mut next = place + 1 + usize::from(negated);
@@ -118,7 +118,7 @@ impl<'a> Matcher<'a> {
         negated
     }
 
-    /// Whether the character at `from` matches the item from `place` to `end`.
+    /// Whether the character at `text_pos` matches the item from `pattern_pos` to `end`.
     fn matches_item(&self, from: usize, place: usize, end: usize) -> bool {
         let Some(&byte) = self.text.get(from) else { return false };
         match self.pattern[place] {
@@ -129,7 +129,8 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Matches the rest of the pattern from `place` on against the text at `from`. Returns the end of the match.
+    /// Matches the rest of the pattern, from `pattern_pos`, against the text at `text_pos`. Returns the end of the
+    /// match.
     fn match_rest(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
         if self.depth == MAX_DEPTH {
             return Err("pattern too complex".into());
@@ -276,8 +277,8 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    /// Matches `%f[set]`, a frontier. Returns the next pattern position if the text at `from` is a transition into the
-    /// set.
+    /// Matches `%f[set]`, a frontier. Returns the next pattern position if the text at `text_pos` is a transition into
+    /// the set.
     fn match_frontier(&self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
         if self.pattern_byte(place) != Some(b'[') {
             return Err("missing '[' after '%f' in pattern".into());
@@ -318,7 +319,7 @@ impl<'a> Matcher<'a> {
         (0..count).map(|level| self.capture(level, start, end)).collect()
     }
 
-    /// The start and end of the first match at or after `from`.
+    /// The start and end of the first match at or after `text_pos`.
     fn find_first(&mut self, mut from: usize) -> LibraryResult<Option<(usize, usize)>> {
         let anchored = self.pattern.first() == Some(&b'^');
         loop {
@@ -499,7 +500,7 @@ fn substitute(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<(Lu
     Ok((lua.create_string(made)?, count))
 }
 
-/// Adds the pattern functions to `table`. `look` is a function that raises an error if the script must stop.
+/// Adds the pattern functions to `table`. `check_hook` is a function that raises an error if the script must stop.
 pub(super) fn register(table: &Table, lua: &Lua, look: &Function) -> mlua::Result<()> {
     let ask = look.clone();
     table.set("find", function(lua, move |lua, args| search(lua, &ask, args, true))?)?;

@@ -61,7 +61,7 @@ impl<'a> Format<'a> {
         Ok(Some((option, size)))
     }
 
-    /// Number of padding bytes at offset `place` that align a value of this size.
+    /// Number of padding bytes needed at this offset to align a value of this size.
     fn padding(&self, place: usize, option: u8, size: usize) -> usize {
         if size == 0 || option == b'c' {
             return 0;

@@ -63,7 +63,7 @@ impl<'a> Context<'a> {
         Some(place)
     }
 
-    /// Updates the usage data of the key at `place`; `before` is the usage before this access.
+    /// Updates the usage data of the key at `entry_ref`; `previous` is the usage before this access.
     #[inline(always)]
     pub fn mark_used(&mut self, db: u16, key: &Key<'_>, place: EntryRef, before: Usage) {
         let usage = match self.engine.settings.usage_meaning() {
@@ -170,7 +170,7 @@ impl<'a> Context<'a> {
         found
     }
 
-    /// Returns the value at `place` as the expected type.
+    /// Returns the value at `entry_ref` as the expected type.
     ///
     /// # Errors
     /// WRONGTYPE if the value has another type.
@@ -218,7 +218,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Returns the string at `place`.
+    /// Returns the string at `entry_ref`.
     ///
     /// # Errors
     /// WRONGTYPE if the value is not a string.
@@ -287,14 +287,14 @@ impl<'a> Context<'a> {
         self.report_modified_in(db, key);
     }
 
-    /// Deletes `key`, whose entry is at `place`.
+    /// Deletes `key`, whose entry is at `entry_ref`.
     pub fn delete(&mut self, key: &Key<'_>, place: EntryRef) {
         let dropped = self.table(key).remove(place, key);
         self.discard(dropped);
         self.report_modified(key);
     }
 
-    /// Sets the expiry of the key at `place` and logs the change. A time in the past deletes the key immediately,
+    /// Sets the expiry of the key at `entry_ref` and logs the change. A time in the past deletes the key immediately,
     /// except on a replica, which waits for its master to delete the key.
     pub fn expire_at(&mut self, key: &Key<'_>, place: EntryRef, at: Millis) {
         if at <= self.now && self.deletes_expired() {
@@ -308,7 +308,7 @@ impl<'a> Context<'a> {
         self.log_effect(&[b"PEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()]);
     }
 
-    /// Deletes the key at `place` as expired and logs the deletion.
+    /// Deletes the key at `entry_ref` as expired and logs the deletion.
     pub fn expire_now(&mut self, key: &Key<'_>, place: EntryRef) {
         self.delete(key, place);
         self.notify(EventClass::EXPIRED, "expired", key);
@@ -316,7 +316,7 @@ impl<'a> Context<'a> {
         self.log_effect(&[self.engine.settings.deletion_command(LazyFreeReason::EXPIRE), key.bytes()]);
     }
 
-    /// Removes the expiry of the key at `place` and logs the change; returns whether the key had an expiry.
+    /// Removes the expiry of the key at `entry_ref` and logs the change; returns whether the key had an expiry.
     pub fn persist(&mut self, key: &Key<'_>, place: EntryRef) -> bool {
         let table = self.table(key);
         if table.expiry(place).is_none() {

@@ -220,8 +220,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Marks the watched keys of database `db` as changed if they change when the database is emptied or, with `by`,
-    /// receives the content of database `by`.
+    /// Marks the watched keys of database `db` as changed if they change when the database is emptied or, with
+    /// `replaced_by`, receives the content of that database.
     fn touch_watched(&mut self, db: u16, by: Option<u16>) {
         let (engine, slots, now) = (self.engine, &self.slots, self.now);
         engine.watch_table.mark_replaced(db, |bytes| {

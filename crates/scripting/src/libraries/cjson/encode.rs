@@ -151,8 +151,8 @@ impl Encoder<'_> {
         self.write_object(table, depth, false).map(drop)
     }
 
-    /// Writes a table as an object. With `if_text`, the table is written only if its first key is a string. Returns
-    /// whether the table was written.
+    /// Writes a table as an object. With `only_text_keys`, the table is written only if its first key is a string.
+    /// Returns whether the table was written.
     fn write_object(&mut self, table: &Table, depth: usize, if_text: bool) -> LibraryResult<bool> {
         let start = self.out.len();
         self.out.push(b'{');
