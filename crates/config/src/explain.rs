@@ -1,7 +1,7 @@
 //! Explains each line of a configuration written for Redis, Valkey or this server.
 //!
 //! The lines pass through the same parser as at startup, so that the explanation cannot differ from the server's
-//! behaviour. A line that would stop a startup is reported, and the following lines are explained nevertheless.
+//! behaviour. A line with which the server would not start is reported, and the following lines are still explained.
 
 use super::unsupported::{self, ParameterEffect};
 use super::{Config, ConfigError, ConfigSource, find_parameter};
@@ -26,7 +26,7 @@ pub enum LineEffect {
     Sets(&'static str, String),
     /// The line takes effect without setting a parameter: `include`, `user`, `rename-command`.
     Directive,
-    /// The feature is not implemented. The server starts nevertheless, with a warning.
+    /// The feature is not implemented. The server starts with a warning.
     WithoutEffect,
     /// The parameter tunes a mechanism that this server implements differently; holds the explanation.
     NotNeeded(&'static str),

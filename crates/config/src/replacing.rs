@@ -55,7 +55,7 @@ fn replace_using(
                 // copy.
                 let _ = sync_parent_folder(path);
             }
-            // If this write fails, the file may be torn, so keep the temporary copy.
+            // If this write fails, the file may be torn, so the temporary copy is only removed after it.
             write_in_place(path, bytes)?;
             remove_temporary(&temporary);
             Ok(ReplaceMethod::InPlace)

@@ -28,8 +28,8 @@ const LARGE_ALLOCATION: u64 = 1 << 20;
 pub struct Budget {
     /// The limit in bytes; `usize::MAX` means unlimited.
     limit: AtomicUsize,
-    /// Estimate of the bytes allocated from the general allocator: the last reading plus the threads' reports since
-    /// then.
+    /// Estimate of the bytes allocated from the general allocator: its total at the last reading plus what the threads
+    /// have reported after that reading.
     heap_bytes: AtomicI64,
     /// Number of times the allocator's total was read. A thread compares it with the count at its last report, to see
     /// whether a reading already includes its allocations.

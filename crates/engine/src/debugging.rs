@@ -1,8 +1,8 @@
-//! Lua debugging sessions (SCRIPT DEBUG). A debugged script runs on a thread and in a session of its own, since its
+//! Lua debugging sessions (SCRIPT DEBUG). A debugged script runs on a thread and in a session of its own, because its
 //! user may pause it at any time.
 //!
-//! In SYNC mode the script works on the data set, under the locks of any script, and other clients get the busy error.
-//! In YES mode it works on a private engine whose keys are copied when the script first accesses them
+//! In SYNC mode the script works on the data set and locks slots like any other script, and other clients get the busy
+//! error. In YES mode it works on a private engine whose keys are copied when the script first accesses them
 //! ([`crate::engine::CopyOnAccess`]) and dropped at the end. Commands that visit all keys copy everything, so YES mode
 //! is for small data sets only. Neither mode is a snapshot: another client may change a key before it is copied.
 

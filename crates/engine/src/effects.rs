@@ -153,7 +153,7 @@ impl Effects {
         self.total_changes != 0 || self.count != 0
     }
 
-    /// Returns the length of completed, not yet appended effects in bytes.
+    /// Returns the size in bytes of the effects of completed commands that are not appended yet.
     pub(crate) fn completed_len(&self) -> usize {
         self.completed_len
     }
@@ -175,7 +175,7 @@ impl Effects {
         }
     }
 
-    /// Adds the request itself; its original bytes are copied if they are already in canonical form.
+    /// Adds the request itself. If its original bytes are in canonical form, they are copied.
     pub(crate) fn push_request(&mut self, args: Args<'_>) {
         if !self.is_wanted() {
             return;

@@ -272,8 +272,8 @@ impl Engine {
         self.slot_cost_baseline.keep_ended_worker(&worker.stats.slots);
     }
 
-    /// Sets the offset of the wall clock: a worker's monotonic clock showed `nanos` at `micros` since the epoch. Called
-    /// periodically, since the wall clock may be adjusted.
+    /// Relates the wall clock to the workers' monotonic clock: the latter showed `nanos` at `micros` since the Unix
+    /// epoch. Called periodically, because the wall clock may be adjusted.
     pub fn set_wall_clock(&self, nanos: u64, micros: i64) {
         self.wall_base.store(micros - (nanos / 1000) as i64, Ordering::Relaxed);
     }

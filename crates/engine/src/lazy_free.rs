@@ -91,8 +91,8 @@ impl LazyFreeQueue {
         }
     }
 
-    /// Registers a callback that runs when the empty queue gets an item, so that freeing starts at once: a client that
-    /// overwrites large values can fill the queue very fast.
+    /// Registers a callback that runs when an item is added to the empty queue, so that freeing starts without delay: a
+    /// client that overwrites large values can fill the queue very fast.
     ///
     /// # Panics
     /// If called twice.

@@ -2,7 +2,7 @@
 //! locked or will lock.
 //!
 //! A command that waited for such a slot would block its worker and the worker's other connections. Therefore the
-//! waiting command moves to the background, too, and waits there.
+//! waiting command also moves to the background and waits there.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -26,7 +26,7 @@ use crate::stats::add;
 pub use machine::{MigrateError, MigrateStep, MigrateStepResult, Migration};
 pub use order::{Destination, MigrateArgs, migrate_key_positions};
 
-/// Number of keys deleted per lock of a slot: some tens of microseconds of work.
+/// Number of keys deleted before the slot lock is released: some tens of microseconds of work.
 const KEYS_PER_LOCK: usize = 64;
 
 /// A key's value and expiry at one point in time.
@@ -161,8 +161,8 @@ impl Engine {
         self.keyspace.lock(slot).set_hidden(is_hidden);
     }
 
-    /// Deletes some keys of a slot that another node serves now, and logs the deletions. Slots that this node serves,
-    /// imports or replicates keep their keys, and so do hidden slots, which are being imported.
+    /// Deletes some keys of a slot that another node serves now, and logs the deletions. Keys of slots that this node
+    /// serves, imports or replicates are not deleted, nor are those of hidden slots, which are being imported.
     pub fn delete_unowned_keys(&self, slot: Slot) -> RemainingKeys {
         self.delete_key_batch(slot, false)
     }

@@ -122,8 +122,7 @@ impl Pauses {
         next
     }
 
-    /// Returns the number of ended pauses. A waiting command may run once the count differs from the value before its
-    /// check.
+    /// Returns the number of pauses that have ended. A waiting command should check again once this number has changed.
     #[must_use]
     pub fn ended_count(&self) -> u64 {
         self.ended_count.load(Ordering::Acquire)

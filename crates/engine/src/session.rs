@@ -167,7 +167,7 @@ impl Session {
         own
     }
 
-    /// Sets the address shown in MONITOR, for sessions without a registered client.
+    /// Sets the connection info that MONITOR shows, for sessions without a registered client.
     pub fn show_as(&mut self, link: ConnectionInfo) {
         self.identity.client = Arc::new(Client::new(self.id(), link, Millis(0), Box::new(|| {})));
         self.client().set_flag(ClientFlags::MASTER, self.origin() == CommandOrigin::Master);
@@ -279,7 +279,7 @@ impl Session {
         }
     }
 
-    /// Returns whether only subscription commands are allowed: in RESP2 messages cannot be told from other replies.
+    /// Returns whether only subscription commands are allowed. In RESP2, messages look like other replies.
     #[must_use]
     pub fn is_subscriber_only(&self) -> bool {
         self.receives_messages()

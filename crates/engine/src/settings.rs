@@ -63,8 +63,8 @@ bitflags! {
         const EMPTY_MASTER = 1 << 16;
         /// This replica serves its old data while a new snapshot is being loaded.
         const ASYNC_LOADING = 1 << 17;
-        /// A client is being closed or its permissions are being changed: all clients check theirs before their next
-        /// command ([`crate::Engine::await_revoked`]).
+        /// A client is being closed or its permissions are being changed: before its next command, each client checks
+        /// whether this affects it ([`crate::Engine::await_revoked`]).
         const REVOKING = 1 << 18;
         /// Every command counts as slow (`long-command-threshold 0`).
         const BACKGROUND = 1 << 19;

@@ -1,6 +1,6 @@
 //! Commands that the engine does not run itself: identifiers for the server process and the connections that run them.
 
-/// Commands that the server process runs in place of a handler of the engine, with the caller's slots locked
+/// Commands that the server process runs in place of a handler of the engine, while the caller's slots are locked
 /// ([`crate::Shell`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "variants are named after the commands")]

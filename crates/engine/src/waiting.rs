@@ -110,7 +110,7 @@ pub(crate) struct ReadyKey {
     pub(crate) key: Vec<u8>,
     /// Number of the last waiter that was tried; later rounds continue after it.
     pub(crate) last_tried: Option<u64>,
-    /// Whether the key was removed: only waiters that report removals are tried then.
+    /// Whether the key was removed. If so, only waiters that report removals are tried.
     pub(crate) is_removed: bool,
 }
 

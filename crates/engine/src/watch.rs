@@ -23,8 +23,8 @@ type WatchersByKey = BTreeMap<Vec<u8>, Vec<Watcher>>;
 pub(crate) struct Watcher {
     pub(crate) session: u64,
     pub(crate) dirty: DirtyFlag,
-    /// Whether the key was already expired when it was watched, or is absent and has expired since: its removal is no
-    /// change for this watcher then.
+    /// Whether the key was already expired when it was watched, or is absent and has expired since. Removing the key is
+    /// then no change for this watcher.
     pub(crate) was_expired: bool,
 }
 

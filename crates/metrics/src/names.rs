@@ -1,7 +1,7 @@
 //! Maps fields of INFO and CLUSTER INFO to the metric names of redis_exporter, without their `redis_` prefix.
 //!
 //! Source: redis_exporter's documentation and its output for a running server. Some of its counters lack the `_total`
-//! suffix; these names are kept because dashboards use them.
+//! suffix; these names are preserved because dashboards use them.
 
 /// The Prometheus metric type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

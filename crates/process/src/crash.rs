@@ -31,7 +31,7 @@ const MAX_ARGUMENT_BYTES: usize = 128;
 
 /// The first thread that panicked. Panics of other threads are ignored, because this one ends the process.
 static PANICKING_THREAD: OnceLock<ThreadId> = OnceLock::new();
-/// The panic of a guarded thread, kept until that thread has been unwound.
+/// The panic of a guarded thread, stored until that thread has been unwound.
 static CAPTURED_PANIC: Mutex<Option<CapturedPanic>> = Mutex::new(None);
 
 thread_local! {

@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use config::{Config, Supervised, Text, keys};
 
-/// Environment variable of the background process, which keeps that process from daemonizing again.
+/// Environment variable of the background process, which prevents that process from daemonizing again.
 const BACKGROUND_ENV: &str = "REDOUBT_IN_BACKGROUND";
 
 /// With `daemonize yes`, starts this program again, detached from the terminal. Returns `true` if the calling process

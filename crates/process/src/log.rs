@@ -107,7 +107,7 @@ impl LogFile {
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         let there = std::fs::metadata(&self.path);
         let same = there.is_ok_and(|there| (there.dev(), there.ino()) == (self.device, self.inode));
-        // If no new file can be created, the old one stays in use.
+        // If no new file can be created, continue with the old one.
         if !same && let Ok(new) = Self::open(self.path.clone()) {
             *self = new;
         }

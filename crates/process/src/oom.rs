@@ -13,7 +13,7 @@ pub struct OomScoreAdjuster(Mutex<AdjusterState>);
 
 #[derive(Debug, Default)]
 struct AdjusterState {
-    /// The score that the process had before the first change. `None` until then.
+    /// The score that the process had before its first change; `None` before that change.
     initial: Option<i64>,
     last: Option<i64>,
 }

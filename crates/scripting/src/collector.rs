@@ -1,4 +1,4 @@
-//! Keeps garbage from exhausting a script's memory limit.
+//! Prevents garbage from exhausting a script's memory limit.
 //!
 //! Lua 5.1 raises "not enough memory" as soon as one allocation is refused, whatever the amount of garbage. Its
 //! collector makes one small step per allocation, whatever the size, so a loop that creates strings of megabytes
@@ -19,10 +19,10 @@ use mlua::state::{GcIncParams, GcMode};
 
 use crate::running::InterpreterState;
 
-/// Above this size at the end of a script, all garbage is freed at once.
+/// If memory exceeds this size at the end of a script, all garbage is freed immediately.
 const FULL_COLLECTION_BYTES: usize = 64 << 20;
-/// Above this size, all garbage is freed at the end of a script if all threads' states together use half of one state's
-/// limit.
+/// If memory exceeds this size at the end of a script, and all threads' states together use half of one state's limit,
+/// all garbage is freed.
 const SHARED_COLLECTION_BYTES: usize = 1 << 20;
 /// Step size in hundredths of a kilobyte: about fifty microseconds, so that a state without live script values is
 /// collected within a few steps. Lua's default of 200 would need thousands of steps for large strings.

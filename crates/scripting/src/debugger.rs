@@ -402,7 +402,7 @@ impl Debugger {
         self.is_stepping.set(step);
     }
 
-    /// The variables in scope, and how many of them belong to the innermost function.
+    /// The variables in scope, and the number of those that belong to the innermost function.
     fn variables_in_scope(&self, lua: &Lua) -> (Vec<(String, Value)>, usize) {
         // During an inserted call, that call is one level above the function.
         let depth = stack_depth(lua);

@@ -262,7 +262,7 @@ impl Interpreter {
     pub fn load_library(&mut self, code: &[u8], hurried: bool) -> Result<Library, FunctionError> {
         static NEXT_LIBRARY_ID: AtomicU64 = AtomicU64::new(1);
         let (name, _) = metadata(code)?;
-        // Discard the compiled form, because the library may still be refused for its name, and this thread may never
+        // Discard the compiled form: the library may still be refused because of its name, and this thread may never
         // call it.
         let (_, registered) = self.run_library_code(code, hurried)?;
         let functions = describe_all(&registered)?;

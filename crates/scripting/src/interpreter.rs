@@ -440,7 +440,7 @@ impl Interpreter {
         let plain = || self.compile_text(script.body(), &self.environment, debugger::SOURCE);
         let function = compiled.map_or_else(plain, Ok).map_err(ScriptFailure::Syntax)?;
         self.begin_run(call.timeout, false, call.command);
-        // Report busy to other clients at once, since the user may keep the script stopped for any time.
+        // Report busy to other clients immediately, because the user may pause the script for any length of time.
         self.hook_state.running.set_busy(call.command.iter().map(<[u8]>::to_vec).collect());
         (self.hook_state.on_busy)();
         self.bridge.debugger.replace(Some(debugger.clone()));

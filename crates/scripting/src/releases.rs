@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Size in bytes of released texts that triggers an announcement. Threads then check everything that they have
-/// compiled.
+/// Size in bytes of released texts that triggers an announcement, after which each thread drops its released compiled
+/// forms.
 const ANNOUNCE_BYTES: usize = 1 << 20;
 /// Fixed overhead of a release in bytes: an empty library takes about ten kilobytes in a Lua state.
 const RELEASE_OVERHEAD: usize = 16 << 10;

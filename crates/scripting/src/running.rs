@@ -1,7 +1,7 @@
 //! The state of an interpreter as seen by other threads: whether its script is busy, and a way to stop it.
 //!
-//! A script checks regularly (in a hook every so many instructions) whether it may continue. Once it exceeds its
-//! timeout it is busy: other clients receive a BUSY error and may kill it.
+//! A hook checks at regular intervals whether the script may continue. Once the script exceeds its timeout it is busy:
+//! other clients receive a BUSY error and may kill it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};

@@ -268,8 +268,8 @@ impl<'a> Context<'a> {
         self.worker.effects.is_rewritten = true;
     }
 
-    /// Logs this command in place of the client's, where the original would give another result on another node or at
-    /// another time. Several calls append several commands.
+    /// Logs this command in place of the client's, for commands that would give another result on another node or at
+    /// another time. Several calls log several commands.
     pub fn log_effect(&mut self, args: &[&[u8]]) {
         self.worker.effects.is_rewritten = true;
         self.worker.effects.push(args.iter().copied());
@@ -388,7 +388,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Returns whether a script runs the command; its results must not depend on the memory layout then.
+    /// Returns whether a script runs the command. Results for scripts must not depend on the memory layout.
     pub fn is_called_by_script(&self) -> bool {
         self.caller == Caller::Script
     }

@@ -38,8 +38,8 @@ pub(super) struct CommandNeeds {
     pub(super) follows_master: bool,
     /// Whether the command may read while the cluster is down (`cluster-allow-reads-when-down`).
     pub(super) may_read_when_down: bool,
-    /// Whether one of the command's locked slots is not marked as the master's. On a replica this means that the slot
-    /// has not been updated yet after the role change.
+    /// Whether one of the command's locked slots is marked as this node's own. On a replica such a slot has not been
+    /// updated yet after the role change.
     pub(super) is_slot_writable: bool,
     /// Whether writes to one of the command's slots are paused ([`NodeFlags::SLOT_WRITES_PAUSED`]).
     pub(super) is_slot_held: bool,
@@ -68,7 +68,7 @@ pub(super) enum Verdict {
     Run,
     /// The command waits until the pause ends.
     Wait,
-    /// The command belongs to a blocked client; the client's connection runs it again and gets the error itself.
+    /// The command belongs to a blocked client. The client's connection runs the command again and receives the error.
     Rerun,
     /// The command is refused because of this flag.
     Refuse(NodeFlags),
@@ -98,8 +98,8 @@ impl AdmissionRule {
     }
 }
 
-/// Flags of commands that a master without data runs in spite of [`NodeFlags::EMPTY_MASTER`]; `WHILE_SUBSCRIBED` covers
-/// PING, which has its own reply then.
+/// Flags of commands that a master without data runs in spite of [`NodeFlags::EMPTY_MASTER`]. `WHILE_SUBSCRIBED` covers
+/// PING, which gets a different reply on such a master.
 const ALLOWED_ON_EMPTY_MASTER: Flags = Flags::STALE.union(Flags::WHILE_SUBSCRIBED);
 
 const RULES: &[AdmissionRule] = &[
@@ -308,7 +308,7 @@ impl Engine {
         let need = self.needs_of_flags(session, flags, keys);
         let is_slot_held = gate.contains(NodeFlags::SLOT_WRITES_PAUSED)
             && slots.iter_mut().any(|slot| slot.has_paused_writes());
-        // A command that its connection runs (MIGRATE) has no slots locked at this point.
+        // A command that runs on the client's connection (MIGRATE) has no slots locked at this point.
         let is_slot_writable = slots.iter_mut().any(|slot| !slot.ownership().is_masters());
         self.check_client_command(gate, session, &CommandNeeds { is_slot_writable, is_slot_held, ..need })
     }

@@ -58,7 +58,7 @@ impl HandlerResult for CommandOutcome {
     }
 }
 
-/// Runs a command under its slot locks and collects its effects.
+/// Runs a command whose slots are locked, and collects its effects.
 #[inline(always)]
 pub(super) fn execute<'r, T>(
     context: &mut Context<'r>,

@@ -42,7 +42,7 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Releases the slots of the completed command, or keeps them locked until its effects are appended.
+    /// Releases the slots of the completed command, or leaves them locked until its effects are appended.
     #[inline(always)]
     pub(super) fn release_or_keep_slots(&mut self) {
         if self.holds_changed_slots {

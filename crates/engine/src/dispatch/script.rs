@@ -259,7 +259,7 @@ impl<'a> Context<'a> {
     /// The code is not a valid library.
     pub fn load_library(&mut self, code: &[u8]) -> Result<Library, CommandError> {
         let (engine, nanos) = (self.engine, self.worker.clock_nanos);
-        // A library that another node has accepted must be loaded here too, so no time limit applies.
+        // A library that another node has accepted must also be loaded here, so no time limit applies.
         let hurried = self.session.origin() == CommandOrigin::Client;
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let library = interpreter.load_library(code, hurried);

@@ -248,8 +248,8 @@ fn no_redirect_to_node_without_address() {
     }
 }
 
-/// A topology is published slot by slot: during a role change a slot may belong to the node although the role does not
-/// permit writes.
+/// A topology is published slot by slot. During a role change, a slot may still be marked as the node's own although
+/// the role does not permit writes.
 #[test]
 fn replica_does_not_write_to_slots_it_still_owns() {
     let member = master(1, Endpoint::default());

@@ -249,7 +249,7 @@ impl Engine {
             .find_map(|(entry, request)| self.key_slots(entry, request.args()).first().copied())
     }
 
-    /// Runs one command of a queue; returns it if the connection must run it later.
+    /// Runs one queued command. If the client's connection must run the command later, returns it instead.
     fn run_queued<'r>(&self, context: &mut Context<'r>, call: LockedCommand<'r>) -> Option<NodeCommand> {
         context.begin(call.entry, call.args, None, call.holds_all_slots);
         if self.is_denied(context, call.entry) {
@@ -333,7 +333,7 @@ impl Engine {
         Ok(held)
     }
 
-    /// Locks these slots, or all slots if a command visits all. Takes the script lock too if a queued command may
+    /// Locks these slots, or all slots if a command visits all. Also takes the script lock if a queued command may
     /// access undeclared keys.
     fn hold_locks<'s>(
         &'s self,

@@ -58,7 +58,7 @@ impl Engine {
         };
         session.block_on(self.wait_queues.add(session.client(), waiting, wait));
         // A thread that sets the flag makes all blocked clients run their commands again, but it may have missed this
-        // client, which blocks only now.
+        // client, which is only now being blocked.
         if self.settings.node_flags().contains(NodeFlags::CLUSTER_DOWN) {
             session.client().unblock(UnblockReason::Retry);
         }
@@ -70,7 +70,8 @@ impl Engine {
     /// caller must hold no locks except those of `context`, which are released first.
     #[cold]
     pub(super) fn serve_waiters<'r>(&'r self, context: &mut Context<'r>) {
-        // Serving a waiter under the command's locks is logged if the command's own changes are logged.
+        // The effects of waiters that are served while the command's slots are locked are logged if those of the
+        // command are.
         let logged = context.worker.effects.has_readers;
         // A key may have expired while the command ran.
         let now = context.now.max(Millis(context.wall_micros() / 1000));

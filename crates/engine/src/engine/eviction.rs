@@ -99,7 +99,7 @@ impl Engine {
         if !self.may_evict(self.settings.node_flags()) {
             return MemoryState::BelowLimit;
         }
-        // In import mode the source of the import decides which keys to keep.
+        // In import mode the server from which data is imported decides which keys to evict.
         if evicting.policy.order.is_none() || self.settings.node_flags().contains(NodeFlags::IMPORTING) {
             return MemoryState::Exhausted;
         }

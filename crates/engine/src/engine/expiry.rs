@@ -18,7 +18,7 @@ use crate::notifications::EventClass;
 use crate::settings::{LazyFreeReason, NodeFlags};
 use crate::stats::add;
 
-/// Number of keys and fields removed under one lock of a slot: about ten microseconds of work.
+/// Number of keys and fields that are removed before the slot lock is released: about ten microseconds of work.
 const KEYS_PER_LOCK: usize = 32;
 /// Maximum capacity in bytes that the buffers for key and field names retain.
 const MAX_KEPT_NAME_CAPACITY: usize = 16 * 1024;

@@ -60,7 +60,7 @@ impl RecordedExpiries {
 /// Keys to which clients of this replica gave an expiry.
 #[derive(Debug, Default)]
 pub(crate) struct LocalExpiry {
-    /// Number of recorded keys; makes the empty case one atomic load.
+    /// Number of recorded keys, so that a single atomic load shows that there are none.
     count: AtomicUsize,
     /// The records; this mutex is locked after the slot lock, never before.
     expiries: Mutex<RecordedExpiries>,

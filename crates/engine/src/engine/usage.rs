@@ -27,15 +27,15 @@ impl Default for UsageKind {
 }
 
 impl Engine {
-    /// Sets the initial usage of new keys.
+    /// Sets the usage data with which new keys start.
     pub fn set_initial_usage(&self, now: Millis) {
         let usage =
             if self.settings.lfu().is_some() { Usage::lfu(now) } else { Usage::with_access_time(now) };
         usage.set_for_new_keys();
     }
 
-    /// Resets the usage of all keys if the policy changed its kind. Called after a settings change, by one thread at a
-    /// time.
+    /// Resets the usage data of all keys if `maxmemory-policy` now needs another kind of data. Called after a settings
+    /// change, by one thread at a time.
     pub fn reset_usage_of_other_kind(&self, now: Millis) {
         let counts_uses = self.settings.lfu().is_some();
         if self.usage_kind.is_counter.swap(counts_uses, Ordering::Relaxed) == counts_uses {
@@ -50,7 +50,7 @@ impl Engine {
         self.usage_kind.reset_below.store(SLOT_COUNT, Ordering::Relaxed);
     }
 
-    /// Interprets the stored usage of a key in `slot`.
+    /// Returns the usage data of a key in `slot`, or that of a new key while the slot still contains the previous kind.
     #[must_use]
     pub fn usage_in(&self, slot: Slot, stored: Usage) -> Usage {
         if slot.index() < self.usage_kind.reset_below.load(Ordering::Relaxed) {

@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// Makes all waiting clients run their commands again, since the commands may be refused now.
+    /// Makes all blocked clients run their commands again, because the commands may be refused now.
     pub fn retry_waiters(&self) {
         self.keyspace.slots().for_each(|slot| self.retry_slot_waiters(slot));
     }

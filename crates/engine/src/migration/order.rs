@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use resp::Args;
 
-/// Timeout used in place of one that is not positive, as in Redis.
+/// Timeout that replaces a timeout of zero or below, as in Redis.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 const SYNTAX: &str = "ERR syntax error";

@@ -29,7 +29,7 @@ pub(super) enum SessionState {
 }
 
 impl Session {
-    /// Takes the state's content if `pick` accepts the state, which becomes `Normal` then.
+    /// Takes the state's content if `pick` accepts the state, and resets the state to `Normal`.
     fn take_state<T>(&mut self, pick: impl FnOnce(SessionState) -> Result<T, SessionState>) -> Option<T> {
         match pick(std::mem::take(&mut self.state)) {
             Ok(taken) => Some(taken),
@@ -64,8 +64,8 @@ impl Session {
         }
     }
 
-    /// Queues a command and publishes the queue's size. `selected_db` is the database that the command selects.
-    /// A client whose queue is too long is closed.
+    /// Queues a command and publishes the queue's size. `selected_db` is the database that the command selects. A
+    /// client that exceeds the queue's size limit is closed.
     pub(crate) fn queue_command(&mut self, command: usize, args: Args<'_>, selected: Option<u16>) {
         let SessionState::Multi(transaction) = &mut self.state else { return };
         transaction.push(command, args);

@@ -31,7 +31,7 @@ impl LuaHost for FixedReply {
     }
 }
 
-/// Formats a Lua value in the notation of [`shown`].
+/// Lua code that formats a value, in the notation that `random_reply` returns.
 const FORMAT_VALUE: &str = "
     local function show(value)
       if type(value) ~= 'table' then return type(value) .. ':' .. tostring(value) end

@@ -110,7 +110,7 @@ impl<'a> Context<'a> {
         self.commands.by_number(self.command_index).command.flags.contains(Flags::WRITE)
     }
 
-    /// Handles an expired key; returns whether the command sees it nevertheless.
+    /// Handles an expired key; returns whether the command sees the key in spite of its expiry.
     #[cold]
     fn handle_expired(&mut self, db: u16, key: &Key<'_>, place: EntryRef) -> bool {
         let settings = &self.engine.settings;
@@ -125,7 +125,7 @@ impl<'a> Context<'a> {
             self.engine.lazy_free.discard(dropped, settings.frees_lazily(LazyFreeReason::EXPIRE));
         }
         if !hides {
-            // Append what earlier commands did to the slot first, so that the log keeps the execution order.
+            // First append what earlier commands did to the slot, so that the log preserves the execution order.
             self.append_effects(self.session.db());
             self.engine.log_removed_key(
                 db,

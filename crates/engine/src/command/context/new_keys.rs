@@ -55,8 +55,8 @@ impl Context<'_> {
         new.iter().for_each(|(db, key)| self.engine.notify(EventClass::NEW, "new", *db, key));
     }
 
-    /// Publishes that `key` of database `db` is new, in cases where the comparison before and after the command cannot
-    /// tell: the key replaced another, or it is already expired. Called before the command's own event.
+    /// Publishes that `key` of database `db` is new, when comparing the keys before and after the command cannot show
+    /// it: the key replaced another, or has already expired. Called before the command's own event.
     #[inline]
     pub fn publish_new_key(&self, db: u16, key: &Key<'_>) {
         if self.engine.settings.notified_classes().contains(EventClass::NEW) {

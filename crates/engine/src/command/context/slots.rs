@@ -10,8 +10,8 @@ use crate::settings::{LazyFreeReason, NodeFlags};
 use crate::stats::add;
 use crate::watch::KeyPresence;
 
-/// Number of slots beyond which a command that matches keys locks all slots at once. Each insertion into a long sorted
-/// list of locks would be slower.
+/// Maximum number of slot locks of a command that matches keys; beyond it the command locks all slots at once.
+/// Inserting into a long sorted list of locks would be slower.
 const MAX_SLOT_LOCKS: usize = 512;
 
 impl<'a> Context<'a> {
@@ -36,8 +36,8 @@ impl<'a> Context<'a> {
         self.engine.keyspace.try_lock(slot).map(|data| visit(&data))
     }
 
-    /// Waits for one slot, even if a busy script holds it, since a partial result would be useless. The worker's other
-    /// clients are moved to another worker meanwhile.
+    /// Locks one slot, waiting even for a busy script, because a partial result would be useless. While this thread
+    /// waits, another worker serves its other clients.
     fn lock_slot(&self, slot: Slot) -> SlotGuard<'a> {
         let (engine, slots) = (self.engine, [slot]);
         let wait = engine.start_slot_wait(self, &slots);
@@ -74,7 +74,7 @@ impl<'a> Context<'a> {
         if keys.is_empty() || self.session.origin().is_stream() {
             return;
         }
-        // Append what earlier commands did to the slot first, so that the log keeps the execution order.
+        // First append what earlier commands did to the slot, so that the log preserves the execution order.
         self.append_effects(db);
         let deletion = engine.settings.deletion_command(LazyFreeReason::EXPIRE);
         let dropped: Vec<RemovedValue> = self.with_slot(slot, |data| {

@@ -132,7 +132,7 @@ fn admission_depends_on_more_than_flags() {
     assert!(admitted(NodeFlags::PAUSED, Caller::Client, CommandNeeds { is_queued: true, ..get }));
     assert!(admitted(NodeFlags::OUT_OF_MEMORY, Caller::Client, CommandNeeds { is_queued: true, ..get }));
     // In cluster mode a write on a replica is redirected by its slot instead of being refused as READONLY. It is
-    // refused only while the slot is still marked as the master's.
+    // refused only while the slot is still marked as this node's own.
     let routed = CommandNeeds { is_routed: true, ..set };
     assert!(admitted(NodeFlags::READ_ONLY_REPLICA, Caller::Client, routed));
     assert!(!admitted(NodeFlags::REPLICA, Caller::Client, routed));

@@ -121,8 +121,8 @@ fn sent_commands_reflect_options() {
     }
 }
 
-/// A key changed during transfer is sent again and replaces the older value; a key deleted meanwhile is deleted on the
-/// target.
+/// A key that changes during the transfer is sent again and replaces the older value; a key that is deleted during the
+/// transfer is deleted on the target.
 #[test]
 fn changed_keys_are_sent_again() {
     for (asking, restore, delete) in [(false, "RESTORE", "DEL b"), (true, "RESTORE-ASKING", "ASKING|DEL b")] {
@@ -150,7 +150,7 @@ fn changed_keys_are_sent_again() {
     }
 }
 
-/// A key that is written continuously arrives nevertheless, because its writers are paused after a few rounds.
+/// A key that is written continuously is moved in the end, because writes are paused after a few rounds.
 #[test]
 fn writes_are_paused_after_several_rounds() {
     let mut machine = start_migration(migrate_args(&["a", "b"]), false);
