@@ -14,7 +14,7 @@
 //! ```
 //!
 //! A snapshot of all values ([`Values`]) is immutable; a change publishes a new one. Readers therefore take no lock,
-//! and code that needs several consistent values holds a snapshot.
+//! and code that needs several consistent values reads them from one snapshot.
 #![forbid(unsafe_code)]
 
 mod choices;

@@ -5,9 +5,9 @@
 //! threads' usage is included when the allocator's total is read ([`Budget::measure`]), many times a second. So memory
 //! taken by one command is visible to the next command on any thread.
 //!
-//! Allocations made while the total is being read may or may not be included in it. Small ones are ignored until the
-//! next reading. For large ones the thread reads the total again, so that five values of 20 MB never fit into space for
-//! four.
+//! Allocations made while the total is being read may or may not be included in it. Small allocations are ignored until
+//! the next reading. After a large one the thread reads the total again, so that five values of 20 MB never fit into
+//! space for four.
 //!
 //! Without a limit none of this is done.
 //!

@@ -177,7 +177,7 @@ pub(crate) type ScriptHandler = fn(&mut Context<'_>) -> Result<ScriptCall, Comma
 /// The component that runs a command.
 #[derive(Debug, Clone, Copy)]
 pub enum CommandRunner {
-    /// The engine runs the command under locks of the slots of the declared keys.
+    /// The engine runs the command while the slots of its declared keys are locked.
     Engine(Handler),
     /// The engine runs the command, which may block ([`Flags::BLOCKING`]) or move to another worker.
     MayBlock(BlockingHandler),

@@ -124,7 +124,7 @@ impl PrefetchedRequest<'_> {
 /// Slots that stay locked between prefetching and execution, by index of the prefetched request.
 type LockedAhead<'a> = SmallVec<[Option<PrefetchedSlot<'a>>; PREFETCH_BATCH]>;
 
-/// A command must start again with permission to lock undeclared slots ([`CommandOutcome::Restart`]).
+/// Signals that a command must start again with permission to lock undeclared slots ([`CommandOutcome::Restart`]).
 struct MustRestart;
 
 /// An element of a large value that a request will access.

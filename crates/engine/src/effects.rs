@@ -54,7 +54,7 @@ impl EffectLog for NoLog {
 /// Effects that the append-only file records in a different version than the replication stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEffects {
-    /// The range of the appended commands that is omitted from the file. Not empty.
+    /// The range of the appended commands that is omitted from the file; never empty.
     pub range: Range<usize>,
     /// The commands that the file gets instead of the range; may be empty.
     pub commands: Arc<[u8]>,

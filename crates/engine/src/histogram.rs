@@ -66,8 +66,8 @@ impl Distribution {
         0
     }
 
-    /// Returns cumulative counts of calls that took at most 1, 2, 4, ... microseconds. An entry is omitted if its count
-    /// equals that of the entry before.
+    /// Returns cumulative counts of calls that took at most 1, 2, 4, ... microseconds. Entries whose count equals that
+    /// of the previous entry are omitted.
     #[must_use]
     pub fn cumulative(&self) -> Vec<(u64, u64)> {
         let mut points: Vec<(u64, u64)> = Vec::new();

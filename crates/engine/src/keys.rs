@@ -40,8 +40,8 @@ bitflags! {
 pub enum BeginSearch {
     /// The search starts at this argument index.
     Index(u8),
-    /// The search starts after a keyword, which is itself searched from argument `from` (backwards from the end if
-    /// negative).
+    /// The search starts after a keyword, which is itself searched from argument `search_from` (backwards from the end
+    /// if negative).
     Keyword {
         /// The keyword, such as `STREAMS`.
         word: &'static str,
@@ -56,14 +56,14 @@ pub enum BeginSearch {
 /// Which arguments after the start are keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FindKeys {
-    /// Every `step`-th argument is a key, from the start to `last` after it (from the end if negative). A `limit` above
-    /// 1 restricts the keys to the first 1/limit of the remaining arguments.
+    /// Every `step`-th argument is a key, from the start to `last_key_position`. A `limit` above 1 restricts the keys
+    /// to the first 1/limit of the remaining arguments.
     Range {
         /// Position of the last key relative to the first; negative counts from the end of the arguments.
         last: i8,
         /// Distance from one key to the next, in arguments.
         step: u8,
-        /// With a negative `last`, the divisor of the remaining arguments.
+        /// With a negative `last_key_position`, the divisor of the remaining arguments.
         limit: u8,
     },
     /// The number of keys is itself an argument.

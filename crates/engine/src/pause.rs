@@ -143,8 +143,8 @@ impl Pauses {
         }
     }
 
-    /// Counts one more slot with paused writes. From now on, each thread that locks a slot for a write checks whether
-    /// the slot is paused.
+    /// Increments the number of slots with paused writes. From now on, each thread that locks a slot for a write checks
+    /// whether the slot is paused.
     pub(crate) fn count_paused_slot(&self, settings: &Settings) {
         let mut slots = self.paused_slots.lock();
         *slots += 1;

@@ -275,8 +275,8 @@ pub struct Settings {
     pub aof_error: ArcSwap<String>,
     /// Number of FLUSHALL calls. A save that started before the last call is useless.
     pub flushall_count: AtomicU64,
-    /// Number of times that a whole database was emptied. If the number changes during an import, its earlier data is
-    /// lost.
+    /// Number of times that a whole database was emptied. If the number changes during an import, the data imported so
+    /// far is lost.
     pub cleared_databases: AtomicU64,
     /// Kind of address in redirections, as a number (`cluster-preferred-endpoint-type`).
     endpoint: AtomicU8,
@@ -298,7 +298,7 @@ const SENTINEL_NAME: &[u8] = b"sentinel-";
 pub struct SentinelState {
     /// Whether a hello message has arrived since startup.
     pub hello_seen: AtomicBool,
-    /// Whether pings of sentinels get an error, so that the sentinels fail over from this node; set with
+    /// Whether PINGs of sentinels are answered with an error, so that the sentinels fail over from this node; set with
     /// [`NodeFlags::EMPTY_MASTER`].
     pub hides_from_sentinels: AtomicBool,
     /// The last hello message, until the server process takes it.

@@ -194,7 +194,7 @@ impl Waiter {
         served.is_none() && self.client.is_blocked() && !self.client.is_killed()
     }
 
-    /// Marks the client as no longer blocked after it was served, and wakes its connection.
+    /// Marks the served client as no longer blocked, and wakes its connection.
     pub(crate) fn finish(&self) {
         self.client.set_blocked(false);
         self.client.wake();

@@ -101,7 +101,7 @@ impl MemoryTracker {
         self.peak.store(used, Ordering::Relaxed);
     }
 
-    /// Raises the recorded peak if `used` bytes exceed it.
+    /// Raises the recorded peak to `used_bytes` if the peak is lower.
     pub fn record(&self, used: usize) {
         self.peak.fetch_max(used, Ordering::Relaxed);
     }

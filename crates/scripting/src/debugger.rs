@@ -434,7 +434,7 @@ impl Debugger {
 
     fn print(&self, lua: &Lua, name: &str) {
         let (mut pairs, own) = self.variables_in_scope(lua);
-        // Search the function's own variables first, then the enclosing functions', innermost first.
+        // Search the function's own variables first, then those of the enclosing functions, innermost first.
         let mut outer = pairs.split_off(own.min(pairs.len()));
         outer.append(&mut pairs);
         if let Some((_, value)) = outer.iter().rev().find(|(known, _)| known == name) {

@@ -30,9 +30,9 @@ use crate::running::InterpreterState;
 use crate::script::Script;
 use crate::{answer, libraries};
 
-/// Memory limit of one state of Lua in bytes. A key's value may have half of it.
+/// Maximum memory of one Lua state in bytes. A string value of the default maximum length (512 MB) takes half of it.
 const MAX_MEMORY: usize = 1 << 30;
-/// Minimum memory limit in bytes, whatever `maxmemory`: enough to run a script and to read a value.
+/// Minimum memory limit in bytes, regardless of `maxmemory`: enough to run a script and to read a value.
 const MIN_MEMORY: usize = 16 << 20;
 /// Number of instructions between two checks whether the script must stop. They take about ten microseconds, or longer
 /// if they copy long strings.

@@ -14,7 +14,7 @@ impl RunningRequests {
         fence(Ordering::SeqCst);
     }
 
-    /// Marks that the client is about to check for revoked permissions.
+    /// Records that the client is about to check whether its permissions were revoked.
     pub(crate) fn mark_check(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) + 2, Ordering::Release);
         fence(Ordering::SeqCst);

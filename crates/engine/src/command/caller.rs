@@ -9,13 +9,13 @@ pub(crate) enum Caller {
     Client,
     /// EXEC, for which admission was checked for the whole transaction.
     Exec,
-    /// A running script, which gets refusals as errors of the call.
+    /// A running script; a refused command is an error of its call.
     Script,
     /// A blocked client, whose command runs again.
     Waiter,
     /// The master's replication stream or a persistence file, whose commands always apply.
     Master,
-    /// The source node of a slot import, whose commands are logged here.
+    /// The source node of a slot import. This node logs the commands as its own.
     Source,
 }
 

@@ -56,8 +56,8 @@ pub struct Context<'a> {
     pub(crate) holds_all_slots: bool,
     /// The permission to lock further slots, if the command has it.
     pub(crate) global_lock: Option<GlobalLock<'a>>,
-    /// The slots that other clients should not wait for on their own workers; set while the command runs in the
-    /// background.
+    /// The slots of a command that runs in the background. Workers that serve other clients should not wait for these
+    /// slots.
     pub(crate) long_slots: Option<LongSlots<'a>>,
     /// On whose behalf the command runs.
     pub(crate) caller: Caller,

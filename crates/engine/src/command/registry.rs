@@ -357,8 +357,8 @@ impl RegisteredCommand {
         self.command.flags.contains(Flags::PROTECTED)
     }
 
-    /// Returns the row that runs this request: DEBUG subcommands have rows of their own, and DEBUG itself reports
-    /// unknown ones.
+    /// Returns the command that runs this request. DEBUG subcommands are commands of their own; unknown ones are
+    /// reported by DEBUG itself.
     pub(crate) fn row_for_request(&'static self, args: Args<'_>) -> &'static Self {
         if self.subcommands.is_empty() || !self.is_one_command() {
             return self;

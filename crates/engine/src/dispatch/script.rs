@@ -47,7 +47,8 @@ const NOT_LOCAL: CommandError =
 enum CallError {
     /// The call returns this error.
     Error(CommandError),
-    /// The client lacks permission. The script gets another error code than the one that is counted.
+    /// The client lacks permission. The error code that the script receives differs from the one in the error
+    /// statistics.
     Forbidden(CommandError),
     /// The script must stop.
     Stop(StopReason),

@@ -238,7 +238,7 @@ impl Engine {
         Ok(slots.first().copied())
     }
 
-    /// Hashes the command's keys and prefetches their slots, which it returns.
+    /// Hashes the command's keys, prefetches their slots, and returns these slots.
     fn hash_keys<'r>(
         &'r self,
         context: &mut Context<'r>,

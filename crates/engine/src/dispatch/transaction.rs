@@ -209,7 +209,7 @@ impl Engine {
                 logged_db = context.session.db();
                 context.worker.effects.add_select(logged_db);
             }
-            // Once one of these commands has to wait, the later ones wait too, to preserve their order.
+            // Once one of these commands has to wait, all later ones of this kind wait, to preserve their order.
             let follows = waits && is_shell_command(entry);
             if follows || waits && in_order {
                 places.push(None);
@@ -519,7 +519,7 @@ fn is_shell_command(entry: &RegisteredCommand) -> bool {
     matches!(entry.command.run, CommandRunner::Shell(_) | CommandRunner::Node(_))
 }
 
-/// Converts the error of a queued command to the one with which EXEC is refused as a whole.
+/// Converts the error of a queued command to the EXECABORT error that refuses the whole EXEC.
 fn abort_error(error: CommandError) -> CommandError {
     if error.is_about_cluster() {
         return error;

@@ -31,7 +31,7 @@ const SLEEP_ROUND: Duration = Duration::from_micros(50);
 #[derive(Debug, Default)]
 pub(super) struct Revocations {
     revokers: Mutex<usize>,
-    /// Condition variable on which revokers sleep with a timeout; nothing notifies it.
+    /// Condition variable on which revokers sleep with a timeout; it is never notified.
     sleep_condvar: Condvar,
 }
 

@@ -11,7 +11,7 @@ use slot_routing::{Ownership, Slot, Topology};
 use super::Engine;
 use crate::settings::NodeFlags;
 
-/// A topology that is published although lost slots still have to be updated ([`Engine::end_topology_change`]).
+/// A published topology whose lost slots still have to be updated ([`Engine::end_topology_change`]).
 #[derive(Debug)]
 #[must_use]
 pub struct TopologyChange {

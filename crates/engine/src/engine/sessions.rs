@@ -54,7 +54,7 @@ impl Engine {
         self.watch_table.clients()
     }
 
-    /// Returns the number of watched keys, counting each watcher.
+    /// Returns the number of watched keys; a key counts once per client that watches it.
     pub fn watched_keys(&self) -> usize {
         self.watch_table.keys()
     }

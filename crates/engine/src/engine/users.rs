@@ -31,7 +31,7 @@ impl Engine {
         self.acl_log.lock().add(now, AclDenial { reason, context, object, username, client });
     }
 
-    /// Authenticates the session's client; `object` names what was attempted if the failure is recorded in ACL LOG.
+    /// Authenticates the session's client; `object` is recorded in ACL LOG if the login fails.
     ///
     /// # Errors
     /// The user does not exist or is disabled, or the password is wrong.

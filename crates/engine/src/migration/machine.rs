@@ -8,15 +8,15 @@
 //! | release | deleted or changed | next reply; changed keys are captured again after the last one |
 //!
 //! A key that is written continuously would be sent forever. After [`MAX_RESEND_ROUNDS`] rounds, writes to the slots of
-//! the remaining keys are therefore paused until the end. A key that was deleted meanwhile is deleted on the target. If
-//! the target does not know a value's format, the value is sent again in Valkey's format. The target may have closed a
-//! cached connection: if no reply has come over a reused connection, nothing was executed, and a new connection is
-//! made.
+//! the remaining keys are therefore paused until the end. A key that was deleted here during the transfer is also
+//! deleted on the target. If the target does not know a value's format, the value is sent again in Valkey's format. The
+//! target may have closed a cached connection: if no reply has come over a reused connection, nothing was executed, and
+//! a new connection is made.
 //!
 //! The driver does one thing at a time: each step has exactly one result, and the last step is the reply.
 //!
-//! Invariants: a key is only released after the target confirmed its present value; after an error no further key is
-//! released.
+//! Invariants: a key is only released after the target has confirmed its current value; after an error no further key
+//! is released.
 
 use std::collections::BTreeSet;
 use std::mem::take;

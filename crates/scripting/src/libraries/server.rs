@@ -39,8 +39,8 @@ fn to_text(value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// Sends a query to the host of the running script. `current` is a function that returns the host's function, if a
-/// script runs, and the query mark.
+/// Sends a query to the host of the running script. While a script runs, `current` returns the function that queries
+/// the host, and the query marker.
 fn send_query(lua: &Lua, current: &Function, question: i64, args: MultiValue) -> mlua::Result<Value> {
     let (host, mark): (Option<Function>, Table) = current.call(())?;
     let host = host.ok_or_else(|| script_error("This function can only be called from a script"))?;

@@ -50,7 +50,7 @@ impl<'a> Context<'a> {
     /// Locks the slot of a key that the command did not declare ([`crate::command::LockScope::Patterns`]).
     ///
     /// # Errors
-    /// The command may not lock further slots now.
+    /// The command is not allowed to lock further slots.
     pub fn lock_undeclared_slot(&mut self, slot: Slot) -> Result<(), CommandError> {
         if self.slots.is_locked(slot) {
             return Ok(());

@@ -3,8 +3,8 @@ use keyspace::Keyspace;
 use super::*;
 use crate::effects::NoLog;
 
-/// For each flag: the commands that it stops, and whether it applies inside scripts. Restates the rules in independent
-/// form.
+/// For each flag: the commands that it stops, and whether it applies inside scripts. Restates the rules independently
+/// of the implementation.
 const RULE_TABLE: &str = "
     ALL_PAUSED         waits    clients  all
     WRITES_PAUSED      waits    clients  write may-replicate
