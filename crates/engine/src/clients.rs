@@ -163,8 +163,8 @@ pub type WakeCallback = Box<dyn Fn() + Send + Sync>;
 /// Size of a client's reply buffer in Redis, in bytes.
 const REPLY_BUFFER: usize = 16 << 10;
 
-/// State of [`Client::unblock`] for a client that is not in a blocking command. The other states of the same byte are
-/// the values of [`UnblockReason`].
+/// The client's block state while it is not in a blocking command. The other states are [`BLOCKED`] and the values of
+/// [`UnblockReason`].
 const NOT_BLOCKED: u8 = 0;
 const BLOCKED: u8 = 1;
 

@@ -2,7 +2,7 @@
 //!
 //! One read may contain many requests. They are prefetched together, [`PREFETCH_BATCH`] at a time: successive passes
 //! prefetch each key's slot, its index bucket, its entry, and for large collections the element, so that the cache
-//! misses of a batch overlap. Then each request runs to completion under the locks of its slots.
+//! misses of a batch overlap. Then each request runs to completion while its slots are locked.
 //!
 //! A slot that was locked for prefetching stays locked until its command has run, so the slot is locked only once and
 //! the lookups stay valid. A thread that holds such locks must not wait for another lock, so it releases them before

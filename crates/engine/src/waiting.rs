@@ -1,15 +1,15 @@
 //! Blocking commands (BLPOP and others) and the per-key queues of waiting clients.
 //!
 //! A handler that cannot reply yet returns [`crate::CommandOutcome::Block`]. Its client joins the queue of each awaited
-//! key before the slot locks are released. A command that changes such a key serves the queue in arrival order before it
-//! releases the slot lock: it runs each waiter's command on the waiter's behalf, stores the reply in the [`Waiter`] and
-//! wakes the connection. A waiter whose command still cannot reply keeps its position.
+//! key before the slot locks are released. A command that changes such a key serves the queue in arrival order before
+//! it releases the slot lock: it runs each waiter's command on the waiter's behalf, stores the reply in the [`Waiter`]
+//! and wakes the connection. A waiter whose command still cannot reply keeps its position.
 //!
 //! A wait that ends without a reply is ended through the client ([`Client::unblock`]) or by its connection, on a
 //! timeout or disconnection. A waiter that is unblocked or killed is not served any more; its connection removes it
 //! from the queues.
 //!
-//! Invariant: waiters join queues, and are looked up, under the locks of their keys' slots, so that no change is
+//! Invariant: waiters join queues, and are looked up, only while their keys' slots are locked, so that no change is
 //! missed. Queues are sharded by slot; without waiters in the shard a change costs one load.
 
 use std::collections::BTreeMap;
@@ -295,8 +295,8 @@ impl WaitQueues {
         self.shard_of(slot).by_db.lock().get(&db).is_some_and(|keys| keys.contains_key(key))
     }
 
-    /// Returns the next waiters of a key after number `after`, in arrival order; if the key `is_removed`, only those
-    /// that report removals.
+    /// Returns the next waiters of a key after number `after`, in arrival order. If the key was removed, returns only
+    /// waiters that report removals.
     pub(crate) fn next_waiters(
         &self,
         db: u16,

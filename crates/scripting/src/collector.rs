@@ -30,7 +30,7 @@ const STEP_SIZE: i32 = 10_000;
 /// A collection starts when memory reaches this percentage of the live memory. The value is Lua's default.
 const PAUSE_PERCENT: i32 = 200;
 
-/// Decides when to collect one state of Lua in addition to Lua's own steps.
+/// Decides when to collect the garbage of one Lua state, in addition to Lua's own steps.
 #[derive(Debug)]
 pub(crate) struct Collector {
     /// The memory limit of the state, in bytes.
@@ -72,7 +72,7 @@ impl Collector {
         due
     }
 
-    /// Whether to collect before creating a value of `new_bytes`, with `used_bytes` in use.
+    /// Whether to collect garbage before creating a value of `new_bytes`, with `used_bytes` in use.
     pub(crate) fn is_due(&self, used: usize, bytes: usize) -> bool {
         let limit = self.limit_bytes.get();
         if used.saturating_add(bytes) <= limit / 4 {
@@ -96,7 +96,7 @@ impl Collector {
         self.live_bytes.set(used);
     }
 
-    /// Collects if that is due before creating a value of `bytes`.
+    /// Collects garbage if that is due before creating a value of `bytes`.
     pub(crate) fn collect_if_due(&self, lua: &Lua, bytes: usize) -> mlua::Result<()> {
         let used = lua.used_memory();
         if self.is_due(used, bytes) {
@@ -115,7 +115,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Collects at the end of a script that has left much garbage.
+    /// Collects garbage at the end of a script that has left much of it.
     pub(crate) fn collect_after_script(&self, lua: &Lua) {
         if self.is_thorough.replace(false) {
             Self::set_thorough(lua, false);

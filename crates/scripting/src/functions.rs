@@ -282,7 +282,7 @@ impl Interpreter {
     /// Runs a library's text unless this thread has already done so.
     ///
     /// # Errors
-    /// The text fails here although it succeeded on another thread, for lack of memory.
+    /// The text fails on this thread for lack of memory, although it succeeded on another thread.
     pub fn compile_library(&mut self, library: &Arc<Library>) -> Result<(), FunctionError> {
         if self.known_libraries.contains_key(&library.id) {
             return Ok(());

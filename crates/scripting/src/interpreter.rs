@@ -347,7 +347,7 @@ impl Interpreter {
     /// Compiles a script unless this thread has already done so.
     ///
     /// # Errors
-    /// [`ScriptFailure::Syntax`]
+    /// [`ScriptFailure::Syntax`] if the script does not compile.
     pub fn compile(&mut self, script: &Arc<Script>) -> Result<(), ScriptFailure> {
         if self.last_script.as_ref().is_some_and(|(last, _)| last.sha == script.sha) {
             return Ok(());

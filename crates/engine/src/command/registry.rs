@@ -255,7 +255,7 @@ impl Registry {
         args.get(1).map_or(Some(entry), |name| entry.subcommand(name))
     }
 
-    /// Finds the command or subcommand of a request, or the error reply.
+    /// Finds the command or subcommand of a request and checks the number of arguments.
     ///
     /// # Errors
     /// The command or subcommand is unknown, or the arity is wrong.

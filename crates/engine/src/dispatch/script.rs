@@ -172,8 +172,8 @@ impl Engine {
         found.is_some_and(|found| found.has_undeclared_keys() || found.flags().allow_cross_slot)
     }
 
-    /// Locks the slots of a script's declared keys, under the script lock if the script is known to access undeclared
-    /// keys.
+    /// Locks the slots of a script's declared keys, and takes the script lock if the script is known to access
+    /// undeclared keys.
     pub(super) fn lock_script<'r>(
         &'r self,
         context: &mut Context<'r>,

@@ -35,7 +35,7 @@ struct WaiterCandidate {
 }
 
 impl Engine {
-    /// Blocks the client, or replies like after a timeout if the caller may not block. The command's slots are locked.
+    /// Blocks the client, or replies as after a timeout if the caller may not block. The command's slots are locked.
     pub(super) fn block_client(
         &self,
         context: &mut Context<'_>,

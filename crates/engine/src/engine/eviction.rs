@@ -193,8 +193,8 @@ impl Engine {
         let Candidate { rank: merit, slot, db, ref key } = *candidate;
         let begun = (worker.clock_nanos)();
         let mut guard = self.keyspace.lock(slot);
-        // Check under the slot lock: a thread that starts a pause or a demotion sets the flag and then locks each slot
-        // once.
+        // Check while the slot is locked: a thread that starts a pause or a demotion sets the flag and then locks each
+        // slot once.
         if !self.may_evict(self.settings.node_flags()) {
             return false;
         }

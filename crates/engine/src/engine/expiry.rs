@@ -76,8 +76,8 @@ impl Engine {
             (worker.key_buffer, worker.name_buffer) = (key, name);
             return false;
         };
-        // Check again under the slot lock: a thread that starts a pause or a demotion sets the flag and then locks each
-        // slot once.
+        // Check again while the slot is locked: a thread that starts a pause or a demotion sets the flag and then locks
+        // each slot once.
         let stopped = self.settings.node_flags().intersects(NodeFlags::NO_OWN_CHANGES);
         let wanted = self.log.has_readers();
         let deletion = self.settings.deletion_command(LazyFreeReason::EXPIRE);

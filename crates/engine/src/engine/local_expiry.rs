@@ -123,7 +123,8 @@ impl Engine {
         let key = self.keyspace.key(name);
         // Skip a locked slot: a script may hold the lock for long, and this thread must not block.
         let mut guard = self.keyspace.try_lock(key.slot())?;
-        // Check again under the slot lock: a thread that changes the role sets the flag and then locks each slot once.
+        // Check again while the slot is locked: a thread that changes the role sets the flag and then locks each slot
+        // once.
         if self.settings.node_flags().intersection(NodeFlags::NO_OWN_CHANGES) != NodeFlags::REPLICA {
             return None;
         }

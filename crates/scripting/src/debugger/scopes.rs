@@ -255,7 +255,8 @@ impl<'a> Parser<'a> {
                 if ends {
                     break;
                 }
-                // Skip loops, which return to their first line, and functions, whose instruction is on their last line.
+                // Skip loops, which return to their first line, and functions, whose closure instruction is on their
+                // last line.
                 let loops = ["for", "while", "repeat", "function"].iter().any(|word| this.is_next(word));
                 let is_function = this.is_next("local") && this.tokens[this.position + 1].text == b"function";
                 let any = this.locals.iter().any(|names| !names.is_empty());

@@ -1,4 +1,4 @@
-//! Lists all key names as of one moment, for KEYS.
+//! Lists all key names at one point in time, for KEYS.
 
 use clock::Millis;
 use keyspace::{LockedSlots, SlotData};

@@ -78,8 +78,8 @@ impl<'a> Context<'a> {
         self.append_effects(db);
         let deletion = engine.settings.deletion_command(LazyFreeReason::EXPIRE);
         let dropped: Vec<RemovedValue> = self.with_slot(slot, |data| {
-            // Check under the slot lock: a thread that starts a pause or a demotion sets the flag and then locks each
-            // slot once.
+            // Check while the slot is locked: a thread that starts a pause or a demotion sets the flag and then locks
+            // each slot once.
             if engine.settings.node_flags().intersects(hides) {
                 return Vec::new();
             }
@@ -168,7 +168,7 @@ impl<'a> Context<'a> {
     }
 
     /// Removes all keys of one or all databases; returns their number. The command must have locked all slots. The
-    /// tables are freed after the locks are released, on this thread if the client waits for that.
+    /// tables are freed after the locks are released, on this thread if `wait` is set.
     pub fn clear_databases(&mut self, only: Option<u16>, wait: bool) -> usize {
         for db in (0..self.engine.keyspace.databases()).filter(|db| only.is_none_or(|only| only == *db)) {
             self.touch_watched(db, None);
