@@ -281,8 +281,8 @@ impl Dispatcher<'_> {
 }
 
 impl Engine {
-    /// Runs prefetched requests, starting at index `first` of the batch; returns where and why it stopped early, if it
-    /// did.
+    /// Runs prefetched requests, starting at index `first` of the batch. If it stops early, returns the index of the
+    /// request and the reason.
     #[inline(always)]
     fn run_prepared<'r>(
         &'r self,

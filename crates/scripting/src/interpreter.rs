@@ -234,7 +234,7 @@ pub fn memory_bound(limit: Option<usize>) -> usize {
     limit.map_or(MAX_MEMORY, |limit| (limit / 2).clamp(MIN_MEMORY, MAX_MEMORY))
 }
 
-/// Sets the server's version and name in Lua, and the function that tells whether a script is being stopped.
+/// Sets the server's version and name in Lua, and the function that checks whether a script must stop.
 fn set_server_identity(
     native: &Table,
     lua: &Lua,

@@ -23,7 +23,7 @@ pub enum KillResult {
 
 const KEEP_RUNNING: u8 = 0;
 const KILLED: u8 = 1;
-/// Values of `server_stops`: a shutdown stops only scripts that have not written, or all scripts.
+/// Values of `shutdown_stop_policy`: a shutdown stops only scripts that have not written, or all scripts.
 const STOP_UNWRITTEN: u8 = 1;
 const STOP_ALL: u8 = 2;
 

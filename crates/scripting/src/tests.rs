@@ -456,7 +456,7 @@ fn garbage_does_not_count_against_the_limit() {
             "{script}"
         );
     }
-    // Scripts of pure Lua code without library calls; Lua's small collector steps would not keep up with their garbage.
+    // Scripts of pure Lua code without library calls, whose garbage would outgrow Lua's small collector steps.
     let by_lua = [
         "local s=('x'):rep(3999999) local t for i=1,30 do t=s..(i%10) end return #t",
         "local s=('x'):rep(4000000) local t for i=1,30 do t=s:upper() s=t:lower() end return #t",

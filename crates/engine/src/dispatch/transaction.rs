@@ -519,7 +519,8 @@ fn is_shell_command(entry: &RegisteredCommand) -> bool {
     matches!(entry.command.run, CommandRunner::Shell(_) | CommandRunner::Node(_))
 }
 
-/// Converts the error of a queued command to the EXECABORT error that refuses the whole EXEC.
+/// Converts the error of a queued command to the error that refuses the whole EXEC: EXECABORT, or an unchanged
+/// redirection.
 fn abort_error(error: CommandError) -> CommandError {
     if error.is_about_cluster() {
         return error;

@@ -55,8 +55,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Authenticates by client certificate, as the first of its names that is an enabled user. If none is, the last
-    /// name is recorded in ACL LOG.
+    /// Authenticates by client certificate, as the first name in the certificate that belongs to an enabled user. If
+    /// there is none, the last name is recorded in ACL LOG.
     pub fn log_in_by_certificate(&self, session: &mut Session, now: Millis, names: &[String]) {
         let user = {
             let users = self.users.read();

@@ -30,7 +30,8 @@ impl Engine {
         }
     }
 
-    /// Sets this node's role for a slot. If the slot is no longer served here, its waiters are redirected.
+    /// Sets whether and in which role this node serves a slot. If the slot is no longer served here, its waiters are
+    /// redirected.
     pub fn set_ownership(&self, slot: Slot, ownership: Ownership) {
         let mut data = self.keyspace.lock(slot);
         data.set_ownership(ownership);
