@@ -39,8 +39,8 @@ pub(crate) trait ValueKind: Sync {
     /// The type of the parsed value, which code reads by a [`Key`].
     type Value: Clone + PartialEq + fmt::Debug;
 
-    /// Parses the arguments of a configuration line or CONFIG SET. `before` is the current value, if there is one, for
-    /// parameters that allow partial changes. The error is the reason for the refusal.
+    /// Parses the arguments of a configuration line or CONFIG SET. `previous` is the current value, if there is one,
+    /// for parameters that allow partial changes. The error is the reason for the refusal.
     fn parse(&self, words: &[String], before: Option<&Self::Value>) -> Result<Self::Value, String>;
 
     /// Formats the value for CONFIG GET. [`ValueKind::parse`] accepts the result as one argument.

@@ -485,7 +485,7 @@ impl Client {
 
     /// Closes the connection without sending its pending output.
     pub(crate) fn force_close(&self, why: ForcedClose) {
-        // Keep the first reason if the client is closed for several.
+        // If the client is closed for several reasons, keep the first one.
         let _ = self.forced_close.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Relaxed);
         self.kill();
     }

@@ -79,7 +79,7 @@ pub struct HotKeysRequest {
     pub slots: Vec<Slot>,
 }
 
-/// CPU time and network bytes of commands.
+/// CPU time and network bytes of one or several commands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyCost {
     /// Execution time in nanoseconds.

@@ -295,8 +295,8 @@ impl WaitQueues {
         self.shard_of(slot).by_db.lock().get(&db).is_some_and(|keys| keys.contains_key(key))
     }
 
-    /// Returns the next waiters of a key after number `after`, in arrival order. If the key was removed, returns only
-    /// waiters that report removals.
+    /// Returns the waiters of a key that follow number `after_waiter`, in arrival order. If the key was removed,
+    /// returns only waiters that report removals.
     pub(crate) fn next_waiters(
         &self,
         db: u16,

@@ -465,7 +465,7 @@ impl Dispatcher<'_> {
         None
     }
 
-    /// Runs a command of a queue that needs no slots.
+    /// Runs one command of a transaction that locks no slots.
     fn run_unlocked(
         self,
         worker: &mut Worker,

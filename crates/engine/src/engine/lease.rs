@@ -24,7 +24,8 @@ impl Default for Lease {
 }
 
 impl Engine {
-    /// Extends the lease to `until`, in nanoseconds of the workers' clock. Other reasons not to serve stay in force.
+    /// Extends the lease to `expires_at`, in nanoseconds of the workers' clock. Other reasons not to serve stay in
+    /// force.
     pub fn renew_lease(&self, until: u64) {
         self.lease.0.store(until, Ordering::Release);
         self.pauses.unpause(&self.settings, PausePurpose::ProcessSuspended);
