@@ -24,7 +24,7 @@ impl Engine {
         nanos: u64,
     ) {
         if matches!(entry.command.run, CommandRunner::Exec) {
-            // EXEC charges these commands together ([`Dispatcher::charge_exec`]).
+            // EXEC is charged separately, to the slot of the queued commands (`charge_exec`).
             return;
         }
         let logged = self.take_bytes_sent_to_replicas(context);
