@@ -148,8 +148,6 @@ struct ClusterWorld {
     hosts: Vec<ClusterHost>,
     wires: BTreeMap<u64, BusLink>,
     last_wire: u64,
-    /// Percentage of packets that links lose.
-    loss: u32,
     /// Some slots of each initial master, which represent all of its slots.
     sample_slots: Vec<Slot>,
     /// Slots that are being migrated, each with the time limit of its migration.
@@ -308,12 +306,10 @@ impl ClusterWorld {
     /// Creates the hosts of a cluster that has formed already.
     fn new(plan: Plan, traced: bool) -> Self {
         let mut random = RandomSource::new(plan.seed);
-        let longest_latency = random.pick(&[1, 3, 10, 30]);
-        let loss = random.pick(&[0, 0, 2, 8]);
         let formation = formation::form(plan.nodes, &mut random);
         let slots = formation.sample_slots.iter().copied().collect();
         let data = Data::new(&mut random, slots, true);
-        let mut simulation = Simulation::new(plan, random, data, longest_latency, traced);
+        let mut simulation = Simulation::new(plan, random, data, traced);
         (0..formation.nodes_confs.len()).for_each(|number| simulation.add_process(address_of(ip_of(number))));
         let host = |(number, nodes_conf)| ClusterHost::new(ip_of(number), Disk::with_content(nodes_conf));
         Self {
@@ -321,7 +317,6 @@ impl ClusterWorld {
             hosts: formation.nodes_confs.into_iter().enumerate().map(host).collect(),
             wires: BTreeMap::new(),
             last_wire: 0,
-            loss,
             sample_slots: formation.sample_slots,
             moves: Vec::new(),
             whole_moves: BTreeMap::new(),
@@ -548,7 +543,7 @@ impl ClusterWorld {
             disk.write(number, text, sync);
             if sync {
                 let (incarnation, time) =
-                    (self.simulation.processes[host].incarnation, self.simulation.random.millis(0, 4));
+                    (self.simulation.processes[host].incarnation, self.simulation.draw_sync_time());
                 self.simulation.schedule_after(time, ClusterEvent::Synced { host, incarnation });
             } else {
                 self.on_written(host, number);

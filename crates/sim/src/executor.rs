@@ -58,7 +58,7 @@ impl Executor {
         let stop = loop {
             match self.continue_execution(session, wall, &mut running) {
                 ExecutionStop::Long => {
-                    session.set_background(BackgroundMode::Offloaded(OffloadReason::SlowCommand))
+                    session.set_background(BackgroundMode::Offloaded(OffloadReason::SlowCommand));
                 }
                 stop => break stop,
             }

@@ -20,6 +20,7 @@ mod cluster;
 mod data;
 mod delivery_queue;
 mod disk;
+mod environment;
 mod executor;
 mod explore;
 mod injected_bug;

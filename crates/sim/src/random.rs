@@ -54,26 +54,6 @@ impl RandomSource {
         ReplId::from_random(self.0.random())
     }
 
-    /// Draws a partition: pairs of a sender and a receiver that cannot communicate. It isolates one host, separates two
-    /// halves, or blocks one direction.
-    pub(crate) fn partition(&mut self, hosts: usize) -> Vec<(usize, usize)> {
-        let pairs = (0..hosts).flat_map(|a| (0..hosts).map(move |b| (a, b)));
-        match self.below(3) {
-            0 => {
-                let alone = self.below(hosts);
-                pairs.filter(|&(a, b)| (a == alone) != (b == alone)).collect()
-            }
-            1 => {
-                let side: Vec<bool> = (0..hosts).map(|_| self.percent(50)).collect();
-                pairs.filter(|&(a, b)| side[a] != side[b]).collect()
-            }
-            _ => {
-                let (from, to) = (self.below(hosts), self.below(hosts));
-                if from == to { Vec::new() } else { vec![(from, to)] }
-            }
-        }
-    }
-
     /// Returns a random element of a slice, which must not be empty.
     pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]

@@ -202,10 +202,9 @@ impl SentinelWorld {
         let mut random = RandomSource::new(plan.seed);
         let sentinels = if plan.nodes >= 10 { 5 } else { 3 };
         let servers = plan.nodes.saturating_sub(sentinels).max(2);
-        let longest_latency = random.pick(&[1, 3, 10, 30]);
         let data = Data::new(&mut random, data::slots(), false);
         let mut world = Self {
-            simulation: Simulation::new(plan, random, data, longest_latency, traced),
+            simulation: Simulation::new(plan, random, data, traced),
             ips: Vec::new(),
             sentinels: Vec::new(),
             servers: Vec::new(),

@@ -15,6 +15,7 @@ use std::time::Duration;
 use clock::Instant;
 
 use crate::data::{self, Data};
+use crate::environment::{DiskBehavior, Network};
 use crate::trace::{START_TIME, Trace, micros};
 use crate::{InvariantName, Plan, RandomSource, RunResult, catch_panic};
 
@@ -77,12 +78,20 @@ pub(crate) trait SimulatedSystem {
 #[derive(Debug)]
 enum SimulationEvent<E> {
     Begin,
-    Tick { host: usize, incarnation: u64 },
+    Tick {
+        host: usize,
+        incarnation: u64,
+    },
     WriteData,
     Fault,
+    /// A partition between these pairs of hosts ends.
+    Reconnect(Vec<(usize, usize)>),
     Heal,
     Check,
-    Restart { host: usize, incarnation: u64 },
+    Restart {
+        host: usize,
+        incarnation: u64,
+    },
     Data(data::DataEvent),
     System(E),
 }
@@ -116,7 +125,8 @@ pub(crate) struct Simulation<E> {
     pub(crate) partitions: BTreeSet<(usize, usize)>,
     /// For each pair of hosts, lower index first, the time since which they have been able to communicate.
     contacts: BTreeMap<(usize, usize), Instant>,
-    max_latency: u64,
+    pub(crate) network: Network,
+    pub(crate) disks: DiskBehavior,
     pub(crate) disks_lost: usize,
     pub(crate) healed: bool,
     healed_at: Option<Instant>,
@@ -179,6 +189,7 @@ fn handle_event<P: SimulatedSystem>(system: &mut P, event: SimulationEvent<P::Ev
         SimulationEvent::Tick { host, incarnation } => on_tick(system, host, incarnation),
         SimulationEvent::WriteData => write_data(system),
         SimulationEvent::Fault => inject_fault(system),
+        SimulationEvent::Reconnect(separated) => system.simulation().reconnect(&separated),
         SimulationEvent::Heal => heal(system),
         SimulationEvent::Check => check(system),
         SimulationEvent::Restart { host, incarnation } => {
@@ -218,6 +229,8 @@ fn heal<P: SimulatedSystem>(system: &mut P) {
     simulation.healed = true;
     simulation.healed_at = Some(simulation.now);
     simulation.partitions.clear();
+    simulation.network.heal();
+    simulation.disks.heal();
     for host in 0..system.simulation().processes.len() {
         let simulation = system.simulation();
         simulation.resume(host);
@@ -276,14 +289,9 @@ fn on_tick<P: SimulatedSystem>(system: &mut P, host: usize, incarnation: u64) {
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Creates a simulation without processes. `max_latency` is in milliseconds.
-    pub(crate) fn new(
-        plan: Plan,
-        random: RandomSource,
-        data: Data,
-        longest_latency: u64,
-        traced: bool,
-    ) -> Self {
+    /// Creates a simulation without processes, whose network and disks are drawn from `random`.
+    pub(crate) fn new(plan: Plan, mut random: RandomSource, data: Data, traced: bool) -> Self {
+        let (network, disks) = (Network::draw(&mut random), DiskBehavior::draw(&mut random));
         Self {
             now: START_TIME,
             plan,
@@ -295,7 +303,8 @@ impl<E: Debug> Simulation<E> {
             processes: Vec::new(),
             partitions: BTreeSet::new(),
             contacts: BTreeMap::new(),
-            max_latency: longest_latency,
+            network,
+            disks,
             disks_lost: 0,
             healed: false,
             healed_at: None,
@@ -395,7 +404,12 @@ impl<E: Debug> Simulation<E> {
 
     pub(crate) fn latency(&mut self, from: usize, to: usize) -> Duration {
         let slow = self.processes[from].slow + self.processes[to].slow;
-        self.random.millis(0, self.max_latency) + slow
+        self.network.draw_latency(&mut self.random) + slow
+    }
+
+    /// Draws the duration of a sync of a disk.
+    pub(crate) fn draw_sync_time(&mut self) -> Duration {
+        self.disks.draw_sync_time(&mut self.random)
     }
 
     /// Returns whether data from one host does not reach the other.
@@ -433,9 +447,18 @@ impl<E: Debug> Simulation<E> {
 
     /// Partitions the network, with randomly drawn sides.
     pub(crate) fn partition(&mut self) {
-        let cut = self.random.partition(self.processes.len());
-        self.trace(|| format!("cut {cut:?}"));
-        self.partitions.extend(cut);
+        let separated = self.network.draw_partition(self.processes.len(), &mut self.random);
+        self.trace(|| format!("cut {separated:?}"));
+        self.partitions.extend(&separated);
+        if let Some(duration) = self.network.draw_partition_duration(&mut self.random) {
+            self.schedule(self.now + duration, SimulationEvent::Reconnect(separated));
+        }
+    }
+
+    /// Ends a partition between these pairs of hosts.
+    fn reconnect(&mut self, separated: &[(usize, usize)]) {
+        self.trace(|| format!("reconnect {separated:?}"));
+        self.partitions.retain(|pair| !separated.contains(pair));
     }
 
     pub(crate) fn end_partition(&mut self) {

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use crate::RandomSource;
+use crate::environment::DiskBehavior;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk {
@@ -53,19 +54,19 @@ impl Disk {
     }
 
     /// Handles the death of the process, which may happen in the middle of a write.
-    pub(super) fn process_died(&mut self, random: &mut RandomSource) {
+    pub(super) fn process_died(&mut self, behavior: DiskBehavior, random: &mut RandomSource) {
         (self.queued_writes, self.last_queued) = (VecDeque::new(), 0);
         if let Some((_, text)) = self.pending.take()
-            && random.percent(50)
+            && random.percent(behavior.survival_percent)
         {
             self.readable = Some(text);
         }
     }
 
     /// Cuts the power; unsynced writes may or may not survive.
-    pub(super) fn power_failed(&mut self, random: &mut RandomSource) {
-        self.process_died(random);
-        if random.percent(50) {
+    pub(super) fn power_failed(&mut self, behavior: DiskBehavior, random: &mut RandomSource) {
+        self.process_died(behavior, random);
+        if !random.percent(behavior.survival_percent) {
             self.readable.clone_from(&self.synced);
         }
         self.synced.clone_from(&self.readable);

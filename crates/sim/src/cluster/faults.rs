@@ -110,9 +110,9 @@ impl ClusterWorld {
         crashed.publishing = None;
         crashed.watched_offset = None;
         if powered {
-            crashed.disk.process_died(&mut self.simulation.random);
+            crashed.disk.process_died(self.simulation.disks, &mut self.simulation.random);
         } else {
-            crashed.disk.power_failed(&mut self.simulation.random);
+            crashed.disk.power_failed(self.simulation.disks, &mut self.simulation.random);
         }
         if writes || !powered {
             self.check_invariants(&ClusterObservation::LostWrites { id });

@@ -98,15 +98,19 @@ impl ClusterWorld {
         }
         if !self.simulation.healed {
             // Vote requests are duplicated more often than other packets.
-            let doubled = if matches!(packet.body, MessageBody::AuthRequest) { 20 } else { self.loss };
-            if self.simulation.random.percent(doubled) && !self.simulation.is_cut(host, to) {
-                let late = self.simulation.latency(host, to) * 3 + self.simulation.random.millis(0, 300);
+            let network = &self.simulation.network;
+            let (loss, max_delay) = (network.loss_percent, network.longest_duplicate_delay);
+            let is_vote_request = matches!(packet.body, MessageBody::AuthRequest);
+            let duplicated = if is_vote_request { 20 } else { network.duplicate_percent };
+            if self.simulation.random.percent(duplicated) && !self.simulation.is_cut(host, to) {
+                let late =
+                    self.simulation.latency(host, to) * 3 + self.simulation.random.millis(0, max_delay);
                 self.simulation.schedule_after(
                     late,
                     ClusterEvent::StrayPacket { from: host, to, packet: packet.clone() },
                 );
             }
-            if self.simulation.random.percent(self.loss) {
+            if self.simulation.random.percent(loss) {
                 return;
             }
         }
