@@ -23,8 +23,8 @@ use crate::{PeerId, RecordNumber, Term};
 const MAX_TERM: Term = Term(1 << 47);
 
 impl Group {
-    /// Handles a vote request of a foreign candidate. Returns the member that has this member's vote and the term of
-    /// the vote. The reply may leave once the returned record is durable.
+    /// Handles a vote request of a foreign candidate. Returns the member that this member voted for and the term of
+    /// that vote. The caller may send the reply once the returned record is durable.
     pub fn vote_for(
         &mut self,
         now: Instant,
@@ -37,7 +37,8 @@ impl Group {
                 to: self.id().number(),
                 from: candidate.number(),
                 term: term.0,
-                // A foreign candidate has no log, and Redis requires no comparison, so its log counts as up to date.
+                // A foreign candidate has no log, and the Redis protocol does not compare logs, so the candidate counts
+                // as up to date.
                 log_term: u64::from(u32::MAX),
                 index: self.last_index() + 1,
                 ..Message::default()

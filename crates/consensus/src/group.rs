@@ -17,36 +17,36 @@ use crate::{PeerId, RecordNumber, Term};
 
 /// How often a leader sends heartbeats.
 const HEARTBEAT: Duration = Duration::from_millis(50);
-/// Base timeout of the first election attempt, to which up to as much is added at random. Three heartbeats; sufficient
-/// for two round trips within a region.
+/// Base timeout of the first election attempt; a random delay of up to the same length is added. It is three heartbeats
+/// long, enough for two round trips within a region.
 const ELECTION_TIMEOUT: Duration = Duration::from_millis(150);
 /// Maximum number of timeout doublings, so that groups spread over continents can complete an election.
 const MAX_DOUBLINGS: u32 = 3;
-/// Delay between the candidacies of members. All members wake at about the same time, when their master goes down; the
-/// delay gives the first candidate time to win.
+/// Delay between the candidacies of two members. All members activate the group at about the same time, when they
+/// notice the failure of their master; the delay gives the first candidate time to win.
 const CANDIDACY_DELAY: Duration = Duration::from_millis(25);
 /// Maximum number of entries before the log is compacted into a snapshot. A failover takes three entries.
 const MAX_LOG_ENTRIES: usize = 64;
-/// Maximum size of a value, which is an address and a few numbers; far below the message limit.
+/// Maximum size of a value in bytes. A value is an address and a few numbers, so it stays far below the message limit.
 const MAX_VALUE_BYTES: usize = 4096;
 
 /// An event that the caller reports to the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupInput<'a> {
-    /// A message of another member, from [`GroupAction::Send`] on its side.
+    /// A message that another member produced with [`GroupAction::Send`].
     Message(&'a [u8]),
-    /// Sets the members of the group, including this one. A leader applies the change only when it steps down, other
-    /// members at once.
+    /// Sets the members of the group, including this one. A leader postpones the change until it steps down; other
+    /// members apply it at once.
     Members {
         /// The ids of all members, including this one and the foreign ones.
         voters: BTreeSet<PeerId>,
         /// The members that speak the Redis Sentinel protocol and have no log.
         foreign: BTreeSet<PeerId>,
     },
-    /// Starts the election of a leader in a term after `minimum_term_past`. If the group is already awake, this only
+    /// Starts the election of a leader in a term after `minimum_term_past`. If the group is already active, this only
     /// raises the minimum term.
     Activate {
-        /// The last term that must not be used.
+        /// Elections must use a term higher than this one.
         minimum_term_past: Term,
     },
     /// Ends the leadership and all traffic until the next [`GroupInput::Activate`].
@@ -57,21 +57,22 @@ pub enum GroupInput<'a> {
     Vote {
         /// The foreign member that voted.
         from: PeerId,
-        /// The term in which the vote counts.
+        /// The term in which the vote was given.
         term: Term,
     },
     /// The time returned by [`Group::next_deadline`] has come.
     Deadline,
 }
 
-/// An action for the caller. `after` names the record that must be durable first.
+/// An action for the caller. The field `after` of an action names the record that must be durable before the action is
+/// performed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupAction {
     /// Append a record to the journal and sync it.
     Persist {
-        /// The number that later actions wait for.
+        /// The number by which later actions refer to this record.
         record_number: RecordNumber,
-        /// The changes to append; the caller may write several records with one sync.
+        /// The changes to append. Several records may share one sync.
         record: GroupRecord,
     },
     /// Send a message to a member.
@@ -87,7 +88,7 @@ pub enum GroupAction {
     RequestVote {
         /// The record that must be durable first.
         after: RecordNumber,
-        /// The foreign member to ask.
+        /// The foreign member whose vote is requested.
         to: PeerId,
         /// The term in which this member is a candidate.
         term: Term,
@@ -96,14 +97,14 @@ pub enum GroupAction {
     Granted {
         /// The member that voted for this one.
         from: PeerId,
-        /// The term in which the vote counts.
+        /// The term in which the vote was given.
         term: Term,
     },
     /// Reports a change of the leader known to this member.
     Leader {
         /// The record that must be durable first.
         after: RecordNumber,
-        /// The term of this member, in which there is at most one leader.
+        /// The current term of this member. A term has at most one leader.
         term: Term,
         /// The leader of the term; `None` while it is unknown.
         leader: Option<PeerId>,
@@ -119,7 +120,7 @@ pub enum GroupAction {
         /// The committed value, which replaces the previous one.
         value: Vec<u8>,
     },
-    /// Reports that a candidate was refused a vote because it does not know these members.
+    /// Reports that this member refused to vote for a candidate because the candidate does not know these members.
     Unknown {
         /// The candidate whose request was refused.
         candidate: PeerId,
@@ -135,20 +136,20 @@ pub struct Group {
     pub(crate) raw: RawNode<Store>,
     pub(crate) members: BTreeSet<PeerId>,
     pub(crate) foreign: BTreeSet<PeerId>,
-    /// The members and foreign members to apply when this leader steps down.
+    /// The members and foreign members that take effect when this leader steps down.
     next_members: Option<(BTreeSet<PeerId>, BTreeSet<PeerId>)>,
     /// Foreign members that voted for this member, with the term of the vote.
     pub(crate) foreign_votes: BTreeSet<(Term, PeerId)>,
-    /// Replies on behalf of foreign members, to be processed as received messages.
+    /// Replies that this member creates on behalf of foreign members, to be processed like received messages.
     pub(crate) vote_answers: Vec<Message>,
     timer: Option<Instant>,
-    /// The last term that must not be used; this member starts elections only in later terms.
+    /// This member starts elections only in terms higher than this one.
     minimum_term_past: Term,
     /// Number of consecutive elections without a leader.
     election_attempts: u32,
     leader: (Term, Option<PeerId>),
-    /// When this member last voted, received a message from its leader or, as the leader, from a follower. A new
-    /// candidacy soon after that would disrupt a recent or running election.
+    /// When this member last voted, received a message from its leader or, as the leader, from a follower. Another
+    /// candidacy shortly afterwards would disrupt a recent or running election.
     pub(crate) last_activity: Option<Instant>,
     /// The last committed value; empty if there is none.
     value: Vec<u8>,
@@ -170,8 +171,8 @@ impl std::fmt::Debug for Group {
 }
 
 impl Group {
-    /// Restores member `id` of the group `name` in the sleeping state with itself as the only member. `saved` must come
-    /// from [`crate::journal::read_journal`], which validates it.
+    /// Restores member `id` of the group `name` as inactive and with itself as the only member. `saved` must come from
+    /// [`crate::journal::read_journal`], which validates it.
     #[must_use]
     pub fn new(name: &str, id: PeerId, saved: SavedGroup, seed: u64) -> Self {
         let (applied, value) = (saved.snapshot.1, saved.value.clone());
@@ -202,13 +203,13 @@ impl Group {
         group
     }
 
-    /// The id of this member, which is the same in all terms.
+    /// The id of this member; it never changes.
     #[must_use]
     pub fn id(&self) -> PeerId {
         self.id
     }
 
-    /// The term in which this member is; it never decreases.
+    /// The current term of this member; it never decreases.
     #[must_use]
     pub fn term(&self) -> Term {
         Term(self.raw.raft.term)
@@ -227,7 +228,7 @@ impl Group {
         self.is_leader() && self.raw.raft.commit_to_current_term()
     }
 
-    /// Whether an election or a leader is active.
+    /// Whether the group has been activated: it has a leader or is electing one.
     #[must_use]
     pub fn is_awake(&self) -> bool {
         self.timer.is_some()
@@ -245,7 +246,7 @@ impl Group {
         self.raw.store().last_entry().1
     }
 
-    /// The state that is, or is about to be, durable.
+    /// The state that the journal contains once all pending records are durable.
     #[must_use]
     pub fn saved_state(&self) -> &SavedGroup {
         self.raw.store().saved()
@@ -257,7 +258,7 @@ impl Group {
         self.raw.raft.prs().iter().filter(|(_, progress)| progress.matched >= index).count()
     }
 
-    /// When to feed [`GroupInput::Deadline`]; `None` while the group sleeps.
+    /// When to feed [`GroupInput::Deadline`]; `None` while the group is inactive.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timer
@@ -277,7 +278,7 @@ impl Group {
                     value.len()
                 );
                 if self.is_leader() {
-                    // Fails only during a leadership transfer, which is never used.
+                    // `propose` fails only during a leadership transfer, and this crate never transfers leadership.
                     let _ = self.raw.propose(Vec::new(), value);
                 }
             }
@@ -314,7 +315,7 @@ impl Group {
             }
         }
         if kind == MessageType::MsgSnapshot {
-            // Membership is local configuration; the sender's is ignored.
+            // Members come from local configuration, so the list in the sender's snapshot is ignored.
             let conf_state = self.raw.store().conf_state();
             message.mut_snapshot().mut_metadata().set_conf_state(conf_state);
         }
@@ -337,7 +338,7 @@ impl Group {
                     self.timer = Some(now + self.election_timeout());
                 }
             }
-            // A new timeout, because the pre-vote may have used up most of the old one.
+            // Start a new election timeout, because the pre-vote may have used up most of the previous one.
             StateRole::Candidate if before == StateRole::PreCandidate => {
                 self.timer = Some(now + self.election_timeout());
             }
@@ -346,7 +347,7 @@ impl Group {
         }
     }
 
-    /// Returns whether another leader was elected recently, or an election for one is almost decided.
+    /// Returns whether this member recently supported a leader or candidate other than `candidate`.
     fn has_recently_chosen_another(&self, now: Instant, candidate: u64) -> bool {
         let raft = &self.raw.raft;
         let theirs = raft.vote == candidate || raft.leader_id == candidate;
@@ -377,7 +378,8 @@ impl Group {
             self.raw.raft.become_follower(past.0, 0);
         }
         self.election_attempts = 0;
-        // Some members wake only after they have voted for a candidate. They wait for the result of that election.
+        // Some members notice the failure only after they have voted for another candidate. They wait for the result of
+        // that election before starting their own.
         let wait = if self.has_recently_settled(now) {
             self.election_timeout()
         } else {
@@ -388,7 +390,7 @@ impl Group {
         self.on_deadline(now, out);
     }
 
-    /// Makes a sleeping leader step down, because it would send no heartbeats.
+    /// Makes the leader of a deactivated group step down, because it no longer sends heartbeats.
     fn on_sleep(&mut self) {
         self.timer = None;
         if self.raw.raft.state != StateRole::Follower {
@@ -397,8 +399,8 @@ impl Group {
         }
     }
 
-    /// The position of this member in the order of candidacies. The order depends on the group's name, so that the
-    /// failure of a host with many masters is spread over all sentinels.
+    /// The position of this member in the order of candidacies. The order depends on the group's name, so that
+    /// different sentinels lead the failovers when a host with many masters fails.
     fn rank(&self) -> u32 {
         let count = self.members.len() as u32;
         let place = self.members.range(..self.id).count() as u32;
@@ -418,7 +420,7 @@ impl Group {
         }
         self.timer = Some(now + self.election_timeout());
         self.election_attempts += 1;
-        // Output of earlier events must not be part of the first batch of the candidate.
+        // Process the output of earlier events first, so that it is not mixed with the messages of the candidate.
         self.process_ready(out);
         if self.term() < self.minimum_term_past {
             self.raw.raft.become_follower(self.minimum_term_past.0, 0);
@@ -434,11 +436,11 @@ impl Group {
     }
 
     pub(crate) fn step(&mut self, message: Message) {
-        // Fails for replies from non-members, which `guard` has already rejected.
+        // `step` fails for replies from non-members, which `guard` has already rejected.
         let _ = self.raw.step(message);
     }
 
-    /// Applies the consequences of a role change after all other processing.
+    /// Applies the consequences of a role change. Must be called after an event has been processed completely.
     fn apply_role_change(&mut self, now: Instant) {
         if self.is_leader() && self.timer.is_some_and(|due| due > now + HEARTBEAT) {
             self.election_attempts = 0;
@@ -509,7 +511,7 @@ impl Group {
         self.raw.advance_apply();
         self.write_record(out);
         let synced = self.record_number;
-        // A leader may send entries while it writes them. These messages wait only for earlier records.
+        // A leader may send entries while it is still persisting them. These messages wait only for earlier records.
         self.transmit(before, at_once, out);
         self.transmit(synced, once_synced, out);
         self.transmit(synced, light.take_messages(), out);
@@ -576,8 +578,8 @@ impl Group {
 fn node(id: PeerId, applied: u64, store: Store) -> RawNode<Store> {
     let config = Config {
         id: id.number(),
-        // Only leaders are ticked, to send heartbeats. The randomized election timeout, drawn from this range with a
-        // single value, is therefore never used.
+        // Only leaders call `tick`, to send heartbeats, so the election timeout that `raft` draws from this range is
+        // never used.
         election_tick: 10,
         min_election_tick: 10,
         max_election_tick: 11,

@@ -13,7 +13,7 @@ use crate::store::Store;
 /// overflow.
 const MAX_NUMBER: u64 = 1 << 48;
 
-/// The state of the group that the checks depend on.
+/// The part of a group's state that messages are checked against.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupView<'a> {
     pub(crate) store: &'a Store,
@@ -22,7 +22,7 @@ pub(crate) struct GroupView<'a> {
     pub(crate) leader: u64,
 }
 
-/// Returns whether a correct member could have sent `message`.
+/// Returns whether a correct member could have sent `message` to a group in this state.
 pub(crate) fn is_plausible(view: GroupView<'_>, message: &Message) -> bool {
     let numbers = [message.term, message.index, message.commit, message.log_term, message.reject_hint];
     let known = view.store.voters().contains(&message.from);
@@ -49,7 +49,7 @@ pub(crate) fn is_plausible(view: GroupView<'_>, message: &Message) -> bool {
         }
 }
 
-/// Returns false if the message comes from a second leader in the same term.
+/// Returns whether `message` comes from the known leader of the term, or no leader of the term is known yet.
 fn is_from_leader(view: GroupView<'_>, message: &Message) -> bool {
     message.term != view.term || view.leader == 0 || view.leader == message.from
 }

@@ -61,7 +61,7 @@ pub enum GroupChange {
         /// Index of the last entry that a majority has stored, as far as known.
         commit: u64,
     },
-    /// Consecutive entries that replace the log from the index of the first one on.
+    /// Consecutive entries. They replace the log from the index of the first entry on.
     Entries(Vec<LogEntry>),
     /// Replaces all entries up to `index` by `value`.
     Snapshot {
@@ -72,14 +72,14 @@ pub enum GroupChange {
         /// The group's value at that index.
         value: Vec<u8>,
     },
-    /// The group was removed with all its state.
+    /// The group was removed together with its state.
     Dropped,
 }
 
-/// The changes of one group in one step.
+/// The changes of one group that are persisted together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRecord {
-    /// The name of the group, which is unique in the file.
+    /// The name of the group, unique within the journal.
     pub group: String,
     /// The changes in the order in which they apply.
     pub changes: Vec<GroupChange>,
@@ -98,7 +98,7 @@ pub struct SavedGroup {
     pub snapshot: (Term, u64),
     /// The value in the snapshot; empty if there is none.
     pub value: Vec<u8>,
-    /// The entries after the snapshot, without gaps.
+    /// The log entries after the snapshot, without gaps.
     pub entries_change: Vec<LogEntry>,
 }
 
@@ -188,7 +188,7 @@ pub struct Journal {
 pub struct JournalError {
     /// Position of the damage in the file, in bytes.
     pub offset: usize,
-    /// What is damaged, as text for the log.
+    /// A description of the damage for the log.
     pub reason: &'static str,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A [`Group`] wraps a node of the `raft` crate and adds the features that Sentinel needs:
 //!
-//! * **Sleeping groups.** Nothing happens until [`GroupInput::Activate`]; then a leader is elected within one or two
-//!   round trips, and [`GroupInput::Deactivate`] ends the traffic. A sleeping group still replies and votes.
+//! * **Inactive groups.** Nothing happens until [`GroupInput::Activate`]; after it a leader is elected within one or
+//!   two round trips, and [`GroupInput::Deactivate`] ends the traffic. An inactive group still replies and votes.
 //! * **A single value.** The state is the last committed value, so the log stays short: older entries are compacted
 //!   into a snapshot that consists of that value.
 //! * **External membership** ([`GroupInput::Members`]), because sentinels discover each other. A member votes only for
@@ -13,7 +13,7 @@
 //!   [`GroupAction::RequestVote`], [`GroupInput::Vote`] and [`Group::vote_for`]. Both protocols share the one vote per
 //!   term.
 //!
-//! Invariant: a message that depends on a vote or an entry leaves only after the vote or entry is durable. Each
+//! Invariant: a message that depends on a vote or an entry is sent only after the vote or entry is durable. Each
 //! [`GroupAction`] therefore names the [`GroupAction::Persist`] that it waits for. The caller writes these records to a
 //! [`journal`].
 //!
@@ -36,7 +36,7 @@ pub use journal::{GroupChange, GroupRecord, LogEntry, SavedGroup};
 
 use serde::{Deserialize, Serialize};
 
-/// The id of a group member; never zero, which means "none" in Raft.
+/// The id of a group member. Never zero, because Raft uses zero for "no member".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PeerId(u64);
 
@@ -54,11 +54,11 @@ impl PeerId {
     }
 }
 
-/// A Raft term: a logical clock with at most one leader per tick.
+/// A Raft term: the number of an election. Each term has at most one leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Term(pub u64);
 
-/// The number of a journal record that an action waits for; zero means that it does not wait.
+/// The number of a journal record that an action waits for; zero means that the action waits for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RecordNumber(pub u64);
 

@@ -1,7 +1,7 @@
 //! The in-memory log, which the `raft` crate reads through its `Storage` trait.
 //!
-//! Its content equals that of the journal once all records are written: every change goes through
-//! [`Store::record_change`], which also adds it to the next record.
+//! The log equals the journal once all records are written: every change goes through [`Store::record_change`], which
+//! also adds the change to the next journal record.
 
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, StorageError};
@@ -13,7 +13,7 @@ use crate::journal::{GroupChange, LogEntry, SavedGroup};
 pub(crate) struct Store {
     saved: SavedGroup,
     voters: Vec<u64>,
-    /// Changes that are not part of a record yet.
+    /// Changes that will be part of the next journal record.
     pending_changes: Vec<GroupChange>,
 }
 
@@ -30,7 +30,8 @@ impl Store {
         &self.voters
     }
 
-    /// Applies a change and adds it to the next record. Panics on an invalid change, which only a bug can produce.
+    /// Applies a change and adds it to the next journal record. Panics on an invalid change, which only a bug can
+    /// produce.
     pub(crate) fn record_change(&mut self, change: GroupChange) {
         self.pending_changes.push(change.clone());
         self.saved.apply(change).expect("the raft crate hands over a log without gaps");

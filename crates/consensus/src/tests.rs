@@ -19,7 +19,7 @@ struct SimulatedNetwork {
     now: Instant,
     groups: BTreeMap<PeerId, Group>,
     in_flight: Vec<(Instant, PeerId, Vec<u8>)>,
-    /// Members whose messages are lost in both directions.
+    /// Members that are cut off: the network drops all messages from and to them.
     isolated: BTreeSet<PeerId>,
     committed: BTreeMap<PeerId, Vec<(Term, Vec<u8>)>>,
     proposed: Vec<(PeerId, PeerId, Term)>,
@@ -138,12 +138,11 @@ fn sleeping_group_elects_a_leader_within_round_trips_of_waking() {
     assert_eq!(net.messages, before);
 }
 
-/// Three members learn one after another that the master is down. A member that learns it after voting does not compete
-/// with the candidate it voted for, even if it does not know the result yet.
+/// Three members learn one after another that the master is down. A member that learns it after voting does not start
+/// an election of its own, even if it does not know the result of the vote yet.
 #[test]
 fn member_that_just_voted_does_not_compete_with_its_candidate() {
-    // Two candidacies within one round trip of each other can split the vote. These delays between the wakeups cause
-    // such candidacies.
+    // Two candidacies within one round trip of each other can split the vote. The excluded gaps cause such candidacies.
     for gap in (0..60).filter(|gap| ![12, 13, 25].contains(gap)) {
         for order in [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]] {
             let mut net = SimulatedNetwork::new(3, 1);
@@ -158,7 +157,7 @@ fn member_that_just_voted_does_not_compete_with_its_candidate() {
     }
 }
 
-/// Two elections in a row have a split vote; the third starts within half a second.
+/// If two consecutive elections end in a split vote, the third one starts within half a second.
 #[test]
 fn second_split_vote_is_repeated_as_soon_as_the_first() {
     for seed in 0..50 {
@@ -305,7 +304,7 @@ fn one_vote_per_term_across_both_protocols() {
         group.vote_for(now, peer_id(3), Term(6), &mut out),
         (crate::RecordNumber(2), Term(6), Some(peer_id(3)))
     );
-    // The candidacy of this member then uses a later term.
+    // The next candidacy of this member uses a term after the one it voted in.
     group.handle(now, GroupInput::Activate { minimum_term_past: Term(6) }, &mut out);
     group.handle(now + Duration::from_secs(1), GroupInput::Deadline, &mut out);
     assert!(group.term() > Term(6));
@@ -340,7 +339,7 @@ fn equal_seeds_give_equal_runs() {
 
 #[test]
 fn forged_messages_change_nothing() {
-    // Every message of a real run is passed to a member, with each byte corrupted in turn.
+    // Every message of a real run is delivered to a member with each of its bytes corrupted in turn.
     let mut net = SimulatedNetwork::new(3, 9);
     net.wake(&[1, 2, 3]);
     net.run(1);

@@ -49,7 +49,7 @@ struct WireMessage {
     entries: Vec<LogEntry>,
     commit: u64,
     commit_term: u64,
-    /// Term and index of the last entry in the snapshot, and the value.
+    /// Term and index of the last entry in the snapshot, and the value at that index.
     snapshot: Option<(u64, u64, Vec<u8>)>,
     reject: bool,
     reject_hint: u64,

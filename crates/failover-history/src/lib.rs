@@ -28,9 +28,9 @@ pub struct Failover {
     pub node: String,
     /// The failed node's address; empty if unknown.
     pub address: String,
-    /// Milliseconds since the first step, relative to the time of the reply.
+    /// Milliseconds between the first step and the reply that contains this record.
     pub began_ms_ago: u64,
-    /// The result so far.
+    /// How the failover ended, or that it is still in progress.
     pub outcome: FailoverOutcome,
     /// The steps in chronological order.
     pub steps: Vec<FailoverStep>,
@@ -104,10 +104,10 @@ pub fn to_json(failovers: &[Failover]) -> String {
     serde_json::to_string(failovers).expect("strings and numbers")
 }
 
-/// Reads what [`to_json`] writes.
+/// Decodes the JSON array that [`to_json`] writes.
 ///
 /// # Errors
-/// Says where the text is something else.
+/// A description of the first syntax error or unexpected value.
 pub fn from_json(text: &str) -> Result<Vec<Failover>, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }

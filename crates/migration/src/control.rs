@@ -1,31 +1,32 @@
-//! Commands that a node carries out itself when they arrive in a master's stream, an append-only file or the link of a
-//! slot migration. They are decoded here and nowhere else; all other commands are for the engine.
+//! Commands in a master's stream, an append-only file or the link of a slot migration that the node itself executes.
+//! They are decoded only here; all other commands are executed by the engine.
 
 use resp::Args;
 use slot_routing::{NodeId, Slot, SlotChange};
 
 use crate::message::SyncSlots;
 
-/// A command that the node carries out itself.
+/// A command that the node executes itself, without the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlCommand {
     /// REPLCONF GETACK: the master requests an acknowledgement.
     AckRequested,
     /// CLUSTER SETSLOT: the state of a slot changes.
     SetSlot(Slot, SlotChange),
-    /// CLUSTER FAILOVER with REPLICAID, as in Valkey 9: this replica takes over from a master that shuts down.
+    /// CLUSTER FAILOVER with REPLICAID, as in Valkey 9: the named replica must take over from its master, which is
+    /// shutting down.
     TakeOver(NodeId),
     /// CLUSTER SYNCSLOTS: a message of a slot migration.
     SyncSlots(SyncSlots),
 }
 
-/// The arguments of a command that is for the node are invalid.
+/// The arguments of a command for the node are invalid. The text describes why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed CLUSTER {0}")]
 pub struct MalformedControlCommand(&'static str);
 
 impl ControlCommand {
-    /// Decodes a command; `None` if the engine must execute it, or if it has no meaning in a stream.
+    /// Decodes a command; `None` if the engine must execute the command, or if the command has no meaning in a stream.
     ///
     /// # Errors
     /// The command is for the node and its arguments are invalid.

@@ -11,24 +11,25 @@ use driver::Driver;
 use crate::message::Message;
 use crate::{ACK_PERIOD, RESUME_TIMEOUT};
 
-/// Maximum time for which writes are held. If the target has not claimed the slots by then, the migration fails.
+/// Maximum time for which the source postpones clients' writes. If the target has not claimed the slots by then, the
+/// migration fails.
 pub const MAX_HOLD_TIME: Duration = Duration::from_secs(5);
-/// Delay before retrying a snapshot that could not be taken because others are running.
+/// Delay before retrying a snapshot that could not be taken because other snapshots are running.
 const SNAPSHOT_RETRY_DELAY: Duration = Duration::from_millis(20);
-/// Delay before reconnecting after a failure, and after the target closed the link, which it may have done because it
-/// has claimed the slots.
+/// Delay before reconnecting. It also gives the cluster bus time to report the claim of a target that closed the link
+/// after claiming the slots.
 const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 
 /// Limits and options of a migration at the source.
 #[derive(Debug, Clone, Copy)]
 pub struct ExportConfig {
-    /// How long the first connection may take.
+    /// Timeout of the first connection attempt.
     pub connect_timeout: Duration,
     /// The migration fails if the target is silent for this long.
     pub timeout: Duration,
     /// Whether to authenticate to the target before the first message.
     pub authenticate: bool,
-    /// Writes are held only once at most this many bytes of the log remain to be sent.
+    /// Clients' writes are paused only once at most this many bytes of the log remain to be sent.
     pub max_remaining: u64,
 }
 
@@ -47,27 +48,27 @@ pub(crate) enum ExportEvent {
     Received(Message),
     /// The link to the target is closed.
     Closed,
-    /// The migration continues on a new link, over which all unacknowledged bytes were sent again.
+    /// A new link is established, and the source has sent all unacknowledged bytes again.
     Resumed,
-    /// The attempt to reconnect failed; another one may follow.
+    /// An attempt to reconnect failed. The source may try again.
     NotResumed,
-    /// The target has forgotten the migration, or reported its end.
+    /// The target no longer knows the migration, or reported its end.
     EndedByPeer,
     /// The snapshot has been taken, and its content can be sent.
     SnapshotTaken,
-    /// The snapshot cannot be taken at the moment.
+    /// The snapshot cannot be taken at the moment; the source tries again later.
     SnapshotFailed,
-    /// The whole snapshot has been sent, and the log follows.
+    /// The whole snapshot has been sent; the log is sent next.
     SnapshotSent,
-    /// The number of log bytes that remain to be sent has changed to this value.
+    /// The number of log bytes that remain to be sent.
     Behind(u64),
-    /// Writes are held, and all earlier changes have been sent.
+    /// Clients' writes are paused, and all earlier changes have been sent.
     Drained,
     /// The topology shows the target's shard as owner of the slots.
     TakenByTarget,
-    /// The topology shows that this node no longer owns all of the slots, and not because the target has claimed them.
+    /// The topology shows another owner for some of the slots, and not because the target has claimed them.
     TakenByOther,
-    /// All keys were deleted here (FLUSHALL or FLUSHDB).
+    /// FLUSHALL or FLUSHDB deleted all keys on this node.
     Flushed,
     /// This node became a replica.
     Demoted,
@@ -84,7 +85,7 @@ pub(crate) enum ExportEvent {
 pub(crate) enum ExportAction {
     /// Authenticate to the target before any other command.
     LogIn,
-    /// Ask the target whether it supports resumable migrations.
+    /// Query whether the target supports resumable migrations.
     AskResumable,
     /// Announce the migration to the target.
     Establish {
@@ -94,11 +95,11 @@ pub(crate) enum ExportAction {
     /// Open a new link and resume the migration over it.
     Reconnect,
     Send(Message),
-    /// Take a snapshot, note the log offset, then send the slots' contents and all later changes.
+    /// Take a snapshot, note its log offset, then send the slots' contents followed by all later changes.
     TakeSnapshot,
-    /// Hold writes to the slots, send the rest of the log, then report [`ExportEvent::Drained`].
+    /// Pause writes to the slots, send the rest of the log, then report [`ExportEvent::Drained`].
     HoldWrites,
-    /// The migration has ended. The driver releases held writes and closes the link.
+    /// The migration has ended. The driver resumes paused writes and closes the link.
     End(ExportOutcome),
 }
 
@@ -137,16 +138,16 @@ pub(crate) struct Export {
     last_received: Instant,
     next_ack: Option<Instant>,
     resumable: bool,
-    /// Whether the migration has used an earlier link.
+    /// Whether the current link replaces an earlier one.
     is_resumed: bool,
-    /// The state while there is no link; `None` while a link exists.
+    /// The reconnect state; `None` while a link exists.
     disconnected: Option<Disconnected>,
 }
 
-/// The state of a migration whose link broke.
+/// Timers of a migration whose link broke.
 #[derive(Debug, Clone, Copy)]
 struct Disconnected {
-    /// The migration fails if there is no new link at this time.
+    /// The migration fails if no new link is established before this time.
     until: Instant,
     /// When to try to reconnect; `None` during an attempt.
     retry_at: Option<Instant>,
@@ -167,7 +168,7 @@ impl Export {
         }
     }
 
-    /// Returns the name that Valkey has for this state.
+    /// Returns the name of the current state in Valkey.
     #[must_use]
     pub(crate) fn state_name(&self) -> &'static str {
         match self.state {
@@ -213,7 +214,7 @@ impl Export {
         self.transition(ExportState::Establishing, ExportAction::Establish { resumable }, out);
     }
 
-    /// Handles the break of a resumable migration's link: schedules a reconnect.
+    /// Schedules a reconnect after the link of a resumable migration broke.
     fn on_disconnect(&mut self, now: Instant, out: &mut Vec<ExportAction>) {
         let at_once = !matches!(self.state, ExportState::Granted { .. });
         let retry_at = (!at_once).then(|| now + RECONNECT_DELAY);
@@ -246,12 +247,12 @@ impl Export {
                 let granted = ExportState::Granted { until: now + MAX_HOLD_TIME };
                 self.transition(granted, ExportAction::Send(Message::FailoverGranted), out);
             }
-            // After a reconnect the target repeats its last request.
+            // After a reconnect the target repeats its last request, which the source may have received before.
             (
                 Message::RequestPause,
                 ExportState::AwaitingPause | ExportState::Holding { .. } | ExportState::Paused { .. },
             ) if self.is_resumed => {}
-            // Once the slots are granted, the target may claim them, whatever else it sends.
+            // Once the slots are granted, the target may claim them, so no other message matters.
             (_, ExportState::Granted { .. }) => {}
             (message, _) => {
                 self.fail(format!("Target node sent {} out of order", message.word()), out);
@@ -340,7 +341,7 @@ impl Driver for Export {
                 self.fail(format!("Unable to connect to target node: {why}"), out);
             }
             ExportEvent::Accepted => self.on_accepted(now, out),
-            // Valkey replies with an error, as it does not know RESUMABLE.
+            // Valkey does not know RESUMABLE and replies with an error.
             ExportEvent::Refused(_) if self.state == ExportState::Asking => self.establish(false, out),
             ExportEvent::Refused(why) => {
                 self.fail(format!("Received error during handshake to target: -{why}"), out);
@@ -385,15 +386,15 @@ impl Driver for Export {
             ExportEvent::Flushed => self.fail("Data was flushed", out),
             ExportEvent::Demoted => self.fail("A failover occurred during slot export", out),
             ExportEvent::Failed(why) => self.fail(why, out),
-            // The target may have claimed the slots already. The cluster bus will show the claim before the deadline,
-            // or not at all.
+            // A granted migration cannot be cancelled, because the target may have claimed the slots already. The
+            // cluster bus shows a claim before the deadline.
             ExportEvent::Cancel if matches!(self.state, ExportState::Granted { .. }) => {}
             ExportEvent::Cancel => self.end(ExportOutcome::Cancelled, out),
             ExportEvent::Deadline => self.on_deadline(now, out),
         }
     }
 
-    /// When to send [`ExportEvent::Deadline`] if no other event comes first.
+    /// When to send [`ExportEvent::Deadline`] if no other event occurs first.
     fn next_deadline(&self) -> Option<Instant> {
         let own = match self.state {
             ExportState::AwaitingSnapshot { retry_at } => retry_at,

@@ -1,19 +1,19 @@
 //! Drives the source side of a slot migration: combines the [`Export`] state machine with the link to the target, the
-//! bytes that a new link repeats, and the filter for the log. The node and the simulator run this same driver.
+//! bytes to repeat after a reconnect, and the filter for the log. The node and the simulator run this same driver.
 //!
 //! The process owns the connection, the snapshot, the log and the pauses. It performs each [`ExportDriverAction`] in
 //! sequence:
 //!
 //! | | the process | the driver |
 //! | --- | --- | --- |
-//! | 1 | [`ExportDriverAction::Connect`]: dials the target; [`ExportDriverEvent::Connected`] | announces the job |
-//! | 2 | [`ExportDriverAction::TakeSnapshot`]: takes a snapshot and notes the log's position; [`ExportDriverEvent::SnapshotTaken`], parts, [`ExportDriverEvent::SnapshotEnd`] | sends them |
-//! | 3 | reads the log from there; [`ExportDriverEvent::LogRead`], [`ExportDriverEvent::Remaining`] | sends what concerns the slots |
-//! | 4 | [`ExportDriverAction::HoldWrites`]: holds the writes; [`ExportDriverEvent::WritesHeld`] | sends the rest, then grants the slots |
+//! | 1 | [`ExportDriverAction::Connect`]: connects to the target; [`ExportDriverEvent::Connected`] | announces the job |
+//! | 2 | [`ExportDriverAction::TakeSnapshot`]: takes a snapshot and notes its log position; [`ExportDriverEvent::SnapshotTaken`], [`ExportDriverEvent::SnapshotPart`] repeatedly, [`ExportDriverEvent::SnapshotEnd`] | sends the snapshot |
+//! | 3 | reads the log from the noted position; [`ExportDriverEvent::LogRead`], [`ExportDriverEvent::Remaining`] | sends the commands about the slots |
+//! | 4 | [`ExportDriverAction::HoldWrites`]: pauses clients' writes; [`ExportDriverEvent::WritesHeld`] | sends the rest of the log, then grants the slots |
 //! | 5 | publishes the target's claim; [`ExportDriverEvent::Topology`] | ends the job |
 //!
-//! The process passes parts of the snapshot and of the log only while [`ExportDriver::accepts_data`] holds. No action
-//! waits for the disk: the slots change hands with the target's claim, which the cluster persists.
+//! The process reports snapshot and log data only while [`ExportDriver::accepts_data`] is true. No action waits for the
+//! disk: the claim of the target transfers the slots, and the cluster persists that claim.
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ use crate::target_replies::{TargetReplies, TargetReply};
 use crate::window::ResendWindow;
 use crate::{Establish, ExportConfig, ExportOutcome, Finish, Message, SlotsOfCommand, SyncSlots, serves};
 
-/// How long a new connection, and then the reply to RESUME, may take before the attempt is repeated.
+/// Timeout of a reconnect attempt, first for the connection and then for the reply to RESUME.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A migration of slots away from this node.
@@ -43,14 +43,14 @@ pub struct ExportJob {
     pub target: NodeId,
 }
 
-/// An event that the process reports.
+/// An event that the process reports to the driver.
 #[derive(Debug, Clone)]
 pub enum ExportDriverEvent {
-    /// The topology at the start and after every change.
+    /// The topology. Reported at the start of the migration and after every change.
     Topology {
-        /// The topology that this node routes by.
+        /// The topology by which this node currently routes commands.
         topology: Arc<Topology>,
-        /// Whether this node is a replica now, which ends the migration.
+        /// Whether this node is a replica. A migration ends when its source becomes a replica.
         is_replica: bool,
     },
     /// The connection requested with [`ExportDriverAction::Connect`] is established.
@@ -61,21 +61,21 @@ pub enum ExportDriverEvent {
     Received(Vec<u8>),
     /// The connection closed, or no more bytes can be sent over it.
     Closed,
-    /// The snapshot has been taken, and its position in the log is noted.
+    /// The snapshot has been taken, and its log position is noted.
     SnapshotTaken,
-    /// The snapshot cannot be taken at the moment, because others are running; the driver asks again.
+    /// The snapshot cannot be taken at the moment, because other snapshots are running; the driver retries.
     SnapshotBusy,
-    /// The next part of the snapshot, as commands in wire form.
+    /// The next chunk of the snapshot, as commands in wire form.
     SnapshotPart(Vec<u8>),
-    /// The snapshot is complete; the log follows.
+    /// The snapshot is complete; the log is sent next.
     SnapshotEnd,
-    /// The next part of the log.
+    /// The next chunk of the log.
     LogRead(Vec<u8>),
-    /// The number of log bytes that have not been read. Reported when nothing else is pending.
+    /// The number of unread log bytes. Reported when nothing else is pending.
     Remaining(u64),
-    /// Clients' writes to the slots are held.
+    /// Clients' writes to the slots are paused.
     WritesHeld {
-        /// The number of log bytes that have not been read. The log no longer grows for these slots.
+        /// The number of unread log bytes. The log no longer grows for these slots.
         unread: u64,
     },
     /// The migration cannot continue, for this reason.
@@ -95,24 +95,24 @@ pub enum ExportDriverAction {
     SendCredentials,
     /// Send these bytes to the target.
     Send(Vec<u8>),
-    /// Write to the log that the migration continues on a new link.
+    /// Write a message to the server's log: the migration continues on a new link.
     LogResumed,
-    /// Close the connection, or stop connecting. The driver expects no event for it.
+    /// Close the connection, or abort the connection attempt. The process reports no event for it.
     Close,
     /// Take a snapshot of the slots and note the position of the log.
     TakeSnapshot,
-    /// Hold clients' writes to the slots until the migration ends.
+    /// Pause clients' writes to the slots until the migration ends.
     HoldWrites,
-    /// The migration has ended: close the connection, release held writes, and drop the cursor in the log.
+    /// The migration has ended: close the connection, resume paused writes, and remove the cursor in the log.
     End(ExportOutcome),
 }
 
-/// The link to the target and whether it can carry data.
+/// The state of the link to the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TargetLink {
     Connecting,
     Up,
-    /// A new link is being opened, or has been opened and asks how much was applied.
+    /// A reconnect is in progress: the new link is being opened, or the source waits for the reply to RESUME.
     Resuming {
         until: Instant,
     },
@@ -125,7 +125,7 @@ enum Transfer {
     Nothing,
     Snapshot,
     Log,
-    /// The last part of the log is being sent; this many bytes are still to be read.
+    /// The end of the log is being sent while writes are paused; this many bytes have not been read yet.
     LastLog {
         unread: u64,
     },
@@ -141,7 +141,7 @@ pub struct ExportDriver {
     machine: Export,
     link: TargetLink,
     replies: TargetReplies,
-    /// Sent bytes that a new link repeats; `None` if the migration cannot be resumed.
+    /// Sent bytes that may have to be sent again on a new link; `None` if the migration cannot be resumed.
     window: Option<ResendWindow>,
     transfer: Transfer,
     filter: LogFilter,
@@ -151,7 +151,7 @@ pub struct ExportDriver {
 type Actions = Vec<ExportDriverAction>;
 
 impl ExportDriver {
-    /// Starts a migration; the first action connects to the target.
+    /// Starts a migration. The first action is to connect to the target.
     #[must_use]
     pub fn new(
         now: Instant,
@@ -175,20 +175,20 @@ impl ExportDriver {
         (driver, vec![ExportDriverAction::Connect(config.connect_timeout)])
     }
 
-    /// The name that Valkey has for the state of a running migration; `None` after its end.
+    /// The name of the current state in Valkey; `None` after the end of the migration.
     #[must_use]
     pub fn state_name(&self) -> Option<&'static str> {
         (self.transfer != Transfer::Over).then(|| self.machine.state_name())
     }
 
-    /// The number of bytes sent since the start of the migration, without repetitions.
+    /// The number of bytes sent since the start of the migration; repeated bytes count once.
     #[must_use]
     pub fn sent_bytes(&self) -> u64 {
         self.sent
     }
 
-    /// Whether the next part of the snapshot or of the log can be sent. Without a link, or with too many unacknowledged
-    /// bytes, the process keeps it back.
+    /// Whether the process may report more snapshot or log data. False without a link, and while too many bytes are
+    /// unacknowledged.
     #[must_use]
     pub fn accepts_data(&self) -> bool {
         self.link == TargetLink::Up && self.window.as_ref().is_none_or(ResendWindow::is_open)
@@ -200,7 +200,7 @@ impl ExportDriver {
         matches!(self.transfer, Transfer::Log | Transfer::LastLog { .. })
     }
 
-    /// The slots that move to the target.
+    /// The migrating slots.
     #[must_use]
     pub fn slots(&self) -> &SlotSet {
         &self.slots
@@ -217,7 +217,7 @@ impl ExportDriver {
                 ExportAction::Establish { resumable } => {
                     let establish = Establish { resumable, ..self.job.establish.clone() };
                     self.send(&SyncSlots::Establish(establish).encoded(), out);
-                    // All bytes sent after this point can be repeated.
+                    // All bytes sent from here on must be retained for a reconnect.
                     self.window = resumable.then(ResendWindow::default);
                 }
                 ExportAction::Reconnect => {
@@ -234,7 +234,7 @@ impl ExportDriver {
 
     fn end(&mut self, outcome: ExportOutcome, out: &mut Actions) {
         self.transfer = Transfer::Over;
-        // A target that waits for a new link learns that none will follow.
+        // The target may be waiting for a new link, so tell it that the migration has ended.
         if outcome != ExportOutcome::Success && self.window.is_some() && self.link == TargetLink::Up {
             let finish = Finish::failed(self.job.establish.name);
             out.push(ExportDriverAction::Send(SyncSlots::Finish(finish).encoded()));
@@ -242,7 +242,7 @@ impl ExportDriver {
         out.push(ExportDriverAction::End(outcome));
     }
 
-    /// Sends bytes, and keeps them for a new link if the migration can be resumed.
+    /// Sends bytes. A resumable migration also retains them until they are acknowledged.
     fn send(&mut self, bytes: &[u8], out: &mut Actions) {
         self.sent += bytes.len() as u64;
         if let Some(window) = &mut self.window {
@@ -297,13 +297,13 @@ impl ExportDriver {
             TargetReply::Command(SyncSlots::Finish(_)) => ExportEvent::EndedByPeer,
             TargetReply::Command(SyncSlots::Message(message)) => ExportEvent::Received(message),
             TargetReply::Command(SyncSlots::Applied(count)) => self.acknowledge(count, Message::Ack),
-            // The reply to RESUME came late, or the target sent a command that only a source may send.
+            // Ignore a late reply to RESUME, and commands that only a source may send.
             TargetReply::Applied(_) | TargetReply::Command(_) => return,
         };
         self.feed(now, event, out);
     }
 
-    /// Drops the sent bytes that the target has applied. Returns the event for its message.
+    /// Discards the sent bytes that the target has applied. Returns the event for the state machine.
     fn acknowledge(&mut self, count: u64, message: Message) -> ExportEvent {
         if self.window.as_mut().is_none_or(|window| window.acknowledge(count)) {
             ExportEvent::Received(message)
@@ -312,7 +312,7 @@ impl ExportDriver {
         }
     }
 
-    /// Repeats the bytes that the target has not applied. The reply to AUTH may come first.
+    /// Sends the bytes that the target has not applied again. The reply to AUTH may precede the reply to RESUME.
     fn on_reply_to_resume(&mut self, now: Instant, reply: &TargetReply, out: &mut Actions) {
         match reply {
             TargetReply::Applied(count) => match self.acknowledge(*count, Message::Ack) {
@@ -335,7 +335,7 @@ impl ExportDriver {
     }
 
     fn on_topology(&mut self, now: Instant, topology: &Topology, is_replica: bool, out: &mut Actions) {
-        // The claim is checked first, since a node that lost its last slot becomes a replica of the node that took it.
+        // Check the claim first, because a node that loses its last slot becomes a replica of the new owner.
         let event = if serves(topology, self.job.target, &self.slots) {
             ExportEvent::TakenByTarget
         } else if is_replica {

@@ -1,14 +1,15 @@
-//! Filters the log for a set of slots.
+//! Reduces the log to the commands about a set of slots.
 //!
-//! A command is passed on if its keys are in these slots. A transaction is passed on as one, reduced to such commands.
-//! Commands without keys are dropped (functions, messages). FLUSHALL and FLUSHDB cannot be passed on and are reported.
+//! A command passes the filter if all its keys are in these slots. A transaction stays one transaction, reduced to such
+//! commands. Commands without keys, for example for functions and messages, are dropped. FLUSHALL and FLUSHDB are
+//! reported to the caller instead.
 
 use resp::{Args, Batch, ParseLimits, Parser, ProtocolError, encode_request};
 use slot_routing::SlotSet;
 
 use crate::SlotsOfCommand;
 
-/// Passes on commands about a set of slots.
+/// A filter that passes only the commands about a set of slots.
 #[derive(Debug)]
 pub(crate) struct LogFilter {
     slots: SlotSet,
@@ -17,18 +18,18 @@ pub(crate) struct LogFilter {
     /// The bytes of an incomplete command.
     input: Vec<u8>,
     batch: Batch,
-    /// The database selected in the log, and the one selected at the receiver.
+    /// The database selected in the log.
     db: Vec<u8>,
     sent_db: Option<Vec<u8>>,
-    /// The part of a transaction to pass on at EXEC; `None` outside of a transaction.
+    /// The commands of the current transaction that pass the filter, sent at EXEC; `None` outside of a transaction.
     transaction: Option<Vec<u8>>,
 }
 
-/// What a part of the log contains.
+/// Whether a chunk of the log contains commands that affect all slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogContent {
     Changes,
-    /// The part contains a FLUSHALL or FLUSHDB.
+    /// The chunk contains a FLUSHALL or FLUSHDB.
     Flush,
 }
 
@@ -47,7 +48,7 @@ impl LogFilter {
         }
     }
 
-    /// Handles a part of the log and appends the commands that must be passed on to `out`.
+    /// Filters a chunk of the log and appends the commands that pass to `out`.
     pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<LogContent, ProtocolError> {
         let (mut input, mut batch) = (std::mem::take(&mut self.input), std::mem::take(&mut self.batch));
         input.extend_from_slice(bytes);

@@ -12,24 +12,24 @@ use slot_routing::Topology;
 use crate::message::{Establish, Message};
 use crate::{ACK_PERIOD, RESUME_TIMEOUT, serves};
 
-/// The grant must arrive within this time after the request. The source holds writes for longer, counted from the
-/// arrival of the request.
+/// The grant must arrive within this time after the target requested it. The source pauses writes for longer, counted
+/// from the arrival of the request.
 pub(crate) const GRANT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The slots must be claimed within this time after the request, whatever delays the target: well before the source
+/// The slots must be claimed within this time after the target requested the grant, which is well before the source
 /// accepts writes again.
 pub const CLAIM_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// After this time the target requests the pause even if it is still behind; the source then decides whether too much
-/// remains.
+/// After this time the target requests the pause even if it has not caught up; the source then decides whether too many
+/// bytes remain.
 pub(crate) const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An event for the target's state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ImportEvent {
-    /// The source sent this message, and everything that it sent before has been applied.
+    /// The source sent this message. All data that preceded the message has been applied.
     Received(Message),
-    /// Data other than a message arrived and was applied, which shows that the source is alive.
+    /// Data other than a message has been applied. It shows that the source is alive.
     DataApplied,
     /// Everything received so far has been applied.
     CaughtUp,
@@ -45,9 +45,9 @@ pub(crate) enum ImportEvent {
     Claimed,
     /// The slots cannot be claimed, for this reason.
     NotClaimed(String),
-    /// The conditions that the migration depends on may have changed.
+    /// The external conditions of the migration may have changed.
     Conditions(ImportConditions),
-    /// The replicas have received everything, or did not in time. The conditions are checked again.
+    /// The replicas have received all imported data, or the wait for them timed out. The conditions are checked again.
     ReplicasCaughtUp(ImportConditions),
     /// The migration cannot continue, for this reason.
     Failed(String),
@@ -91,10 +91,10 @@ impl ImportConditions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ImportAction {
     Send(Message),
-    /// Wait until the replicas have received everything, because the source deletes its data once the slots are
+    /// Wait until the replicas have received all imported data, because the source deletes its copy once the slots are
     /// claimed.
     AwaitReplicas,
-    /// Claim the slots under a new epoch.
+    /// Claim ownership of the slots under a new epoch.
     Claim,
     /// The migration has ended. After success the imported keys become visible; after a failure they are deleted.
     End(Result<(), String>),
@@ -111,7 +111,7 @@ enum ImportState {
     Requested {
         at: Instant,
     },
-    /// The slots must be claimed before this time, as the source may accept writes afterwards.
+    /// The slots must be claimed before this time, because the source may accept writes afterwards.
     Granted {
         before: Instant,
     },
@@ -127,20 +127,20 @@ pub(crate) struct Import {
     last_received: Instant,
     next_ack: Instant,
     resumable: bool,
-    /// When the migration fails unless a new link replaces the broken one; `None` while there is a link.
+    /// After a broken link, the time at which the migration fails unless it is resumed; `None` while the link is up.
     disconnected: Option<Instant>,
 }
 
 impl Import {
-    /// Starts a migration announced by a source. It fails after `timeout` without input, and when the link breaks
-    /// unless it is `resumable`.
+    /// Starts a migration announced by a source. The migration fails after `timeout` without input. It also fails when
+    /// the link breaks, unless it is `resumable`.
     #[must_use]
     pub(crate) fn new(now: Instant, timeout: Duration, resumable: bool) -> Self {
         let (state, next_ack) = (ImportState::AwaitingAck, now + ACK_PERIOD);
         Self { timeout, state, last_received: now, next_ack, resumable, disconnected: None }
     }
 
-    /// Returns the name that Valkey has for this state.
+    /// Returns the name of the current state in Valkey.
     #[must_use]
     pub(crate) fn state_name(&self) -> &'static str {
         match self.state {
@@ -153,7 +153,7 @@ impl Import {
         }
     }
 
-    /// Repeats the last request, because the source may not have received it.
+    /// Sends the last request again after a reconnect, because the source may not have received it.
     fn on_resumed(&mut self, now: Instant, out: &mut Vec<ImportAction>) {
         (self.disconnected, self.last_received, self.next_ack) = (None, now, now + ACK_PERIOD);
         match self.state {
@@ -210,7 +210,7 @@ impl Import {
         }
     }
 
-    /// Requests the pause. Clients' writes wait from then on, so little should remain to be applied.
+    /// Requests the pause. Clients' writes wait from this request on, so little data should remain to be applied.
     fn on_caught_up(&mut self, out: &mut Vec<ImportAction>) {
         if matches!(self.state, ImportState::CatchingUp { .. }) {
             self.transition(ImportState::AwaitingPaused, ImportAction::Send(Message::RequestPause), out);
@@ -266,7 +266,7 @@ impl Driver for Import {
             ImportEvent::Claimed => self.end(Ok(()), out),
             ImportEvent::NotClaimed(why) => self.fail(why, out),
             ImportEvent::ReplicasCaughtUp(around) => self.on_replicas_caught_up(now, around, out),
-            // During a claim, only the result of the claim matters.
+            // Once the slots are granted, only the result of the claim matters.
             _ if matches!(self.state, ImportState::Granted { .. } | ImportState::Claiming) => {}
             ImportEvent::Conditions(around) => {
                 if let Some(why) = around.failure_reason() {
@@ -284,7 +284,7 @@ impl Driver for Import {
         }
     }
 
-    /// When to send [`ImportEvent::Deadline`] if no other event comes first.
+    /// When to send [`ImportEvent::Deadline`] if no other event occurs first.
     fn next_deadline(&self) -> Option<Instant> {
         let link = (self.last_received + self.timeout).min(self.disconnected.unwrap_or(self.next_ack));
         match self.state {

@@ -1,18 +1,18 @@
-//! Drives the target side of a slot migration: combines the [`Import`] state machine with the link to the source and the
-//! count of applied bytes. The node and the simulator run this same driver.
+//! Drives the target side of a slot migration: combines the [`Import`] state machine with the link to the source and
+//! the count of applied bytes. The node and the simulator run this same driver.
 //!
 //! The process owns the connection, the engine and the cluster. It performs each [`ImportDriverAction`] in sequence:
 //!
 //! | | the process | the driver |
 //! | --- | --- | --- |
 //! | 1 | accepts ESTABLISH, empties and hides the slots, calls [`ImportDriver::new`] | replies `+OK` |
-//! | 2 | reads the link; [`ImportDriverEvent::Received`] | splits the bytes into commands |
-//! | 3 | [`ImportDriverAction::Apply`]: executes them; [`ImportDriverEvent::Applied`] | handles the messages among them |
+//! | 2 | reads from the link; [`ImportDriverEvent::Received`] | splits the bytes into commands |
+//! | 3 | [`ImportDriverAction::Apply`]: executes the commands; [`ImportDriverEvent::Applied`] | handles the migration messages among the commands |
 //! | 4 | [`ImportDriverAction::AwaitReplicas`]: [`ImportDriverEvent::ReplicasCaughtUp`] | checks that the grant is recent |
 //! | 5 | [`ImportDriverAction::Claim`]: claims the slots; [`ImportDriverEvent::Claimed`] | ends the job |
 //!
-//! The process reads the link, and accepts a new one, only while [`ImportDriver::reads`] holds. No action waits for the
-//! disk: the cluster persists the claim.
+//! The process reads from the link, and accepts a new link, only while [`ImportDriver::reads`] is true. No action waits
+//! for the disk: the cluster persists the claim.
 
 #[cfg(test)]
 mod tests;
@@ -27,45 +27,45 @@ use slot_routing::SlotSet;
 use crate::import::{Import, ImportAction, ImportConditions, ImportEvent};
 use crate::{ControlCommand, Establish, Finish, Message, SlotsOfCommand, SyncSlots};
 
-/// The maximum number of commands executed at once.
+/// The maximum number of commands passed to the process at once.
 const MAX_COMMANDS: usize = 1024;
 /// Commands that the source may send although they have no keys.
 const JOB_COMMANDS: [&str; 5] = ["cluster", "select", "multi", "exec", "ping"];
-/// After this many applied bytes, the target tells the source how much it has applied, so that the source can discard
-/// these bytes.
+/// The target acknowledges after this many applied bytes, so that the source can discard them.
 const ACK_BYTES: u64 = 256 * 1024;
 
-/// Commands to execute, in the order of the link.
+/// Commands to execute, in the order in which the source sent them.
 #[derive(Debug)]
 pub struct SourceCommands {
     /// The commands in wire form, one after another.
     pub bytes: Vec<u8>,
-    /// The position of each command within `bytes`. The engine passes the messages among them to the process, which
-    /// skips them: the driver has decoded them.
+    /// The position of each command within `bytes`. The process skips migration messages among the commands, because
+    /// the driver handles them.
     pub batch: Batch,
 }
 
-/// An event that the process reports.
+/// An event that the process reports to the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImportDriverEvent {
     /// The source sent these bytes.
     Received {
         /// The received bytes, which may end within a command.
         bytes: Vec<u8>,
-        /// Whether the connection may have more bytes that can be read at once.
+        /// Whether more bytes may already be waiting on the connection.
         more: bool,
     },
-    /// The commands of [`ImportDriverAction::Apply`] were executed; the error is the first one among them.
+    /// The commands of [`ImportDriverAction::Apply`] were executed. `Err` contains the first error reply.
     Applied(Result<(), String>),
-    /// The source resumes the migration on a new link, which replaces the old one. These bytes followed RESUME.
+    /// The source resumes the migration on a new link, which replaces the old one. The bytes are those received after
+    /// RESUME.
     Resumed(Vec<u8>),
     /// The link closed, or no more bytes can be sent over it.
     Closed,
-    /// The conditions at the start and after every change of the topology.
+    /// The external conditions. Reported at the start and after every change of the topology.
     Conditions(ImportConditions),
-    /// The replicas have received everything, or did not in time.
+    /// The replicas have received all imported data, or the wait for them timed out.
     ReplicasCaughtUp(ImportConditions),
-    /// This node owns the slots now; the error says why it cannot claim them.
+    /// The claim was processed. On success this node owns the slots; `Err` says why it cannot claim them.
     Claimed(Result<(), String>),
     /// An operator wants to cancel the migration.
     Cancel,
@@ -78,17 +78,18 @@ pub enum ImportDriverEvent {
 pub enum ImportDriverAction {
     /// Send these bytes to the source.
     Send(Vec<u8>),
-    /// Execute these commands with the rights of the source, then report [`ImportDriverEvent::Applied`].
+    /// Execute these commands with the permissions of the source, then report [`ImportDriverEvent::Applied`].
     Apply(SourceCommands),
-    /// Wait until the replicas have received everything, then report the conditions.
+    /// Wait until the replicas have received all imported data, then report the conditions.
     AwaitReplicas,
     /// Claim the slots under a new epoch, then report the result.
     Claim,
-    /// The migration has ended: close the link. After a failure, delete the imported keys. Then make the slots visible.
+    /// The migration has ended: close the link, delete the imported keys if the migration failed, and make the slots
+    /// visible.
     End(Result<(), String>),
 }
 
-/// The link to the source and whether it is up.
+/// The state of the link to the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SourceLink {
     Up,
@@ -99,11 +100,11 @@ enum SourceLink {
 /// The commands that the process is executing.
 #[derive(Debug)]
 struct PendingCommands {
-    /// The length of the commands on the link, in bytes.
+    /// The length of the commands in wire form, in bytes.
     len: u64,
-    /// The events for messages among the commands.
+    /// The events for the migration messages among the commands.
     messages: Vec<ImportEvent>,
-    /// Why the bytes behind these commands are not commands.
+    /// The protocol error in the bytes that follow these commands.
     error: Option<String>,
 }
 
@@ -116,11 +117,11 @@ pub struct ImportDriver {
     machine: Import,
     link: SourceLink,
     parser: Parser,
-    /// Received bytes that are not executed yet.
+    /// Received bytes that have not been executed yet.
     received: Vec<u8>,
     more: bool,
     pending: Option<PendingCommands>,
-    /// The number of bytes applied since the start of the migration, and the number that the source was told.
+    /// The number of bytes applied since the start of the migration.
     applied: u64,
     acknowledged: u64,
 }
@@ -156,13 +157,13 @@ impl ImportDriver {
         (driver, out)
     }
 
-    /// The name that Valkey has for the state of a running migration; `None` after its end.
+    /// The name of the current state in Valkey; `None` after the end of the migration.
     #[must_use]
     pub fn state_name(&self) -> Option<&'static str> {
         (self.link != SourceLink::Over).then(|| self.machine.state_name())
     }
 
-    /// Whether everything received has been executed, so that the process may read the link or replace it.
+    /// Whether all received bytes have been executed. Only then may the process read from the link or replace it.
     #[must_use]
     pub fn reads(&self) -> bool {
         self.pending.is_none()
@@ -185,7 +186,7 @@ impl ImportDriver {
                 ImportAction::AwaitReplicas => out.push(ImportDriverAction::AwaitReplicas),
                 ImportAction::Claim => out.push(ImportDriverAction::Claim),
                 ImportAction::End(outcome) => {
-                    // A source that would reconnect learns that this is not needed.
+                    // Tell the source that the migration has ended, because it would reconnect otherwise.
                     if outcome.is_err() && self.job.resumable {
                         self.send(&SyncSlots::Finish(Finish::failed(self.job.name)), out);
                     }
@@ -217,7 +218,7 @@ impl ImportDriver {
         self.apply_next(now, out);
     }
 
-    /// Passes the next complete commands to the process, or notes that everything has been executed.
+    /// Passes the next complete commands to the process, or records that all received bytes have been executed.
     fn apply_next(&mut self, now: Instant, out: &mut Actions) {
         let limits = ParseLimits {
             max_bulk_len: i64::from(u32::MAX),
@@ -249,7 +250,8 @@ impl ImportDriver {
         out.push(ImportDriverAction::Apply(SourceCommands { bytes, batch }));
     }
 
-    /// Returns the event that a command stands for, if any. The error says that the source may not send the command.
+    /// Checks whether the source may send this command. Returns the event for a migration message, and an error if the
+    /// command is not allowed.
     fn check(&self, args: Args<'_>) -> Result<Option<ImportEvent>, String> {
         let name = args.get(0).unwrap_or_default();
         match ControlCommand::decode(args) {

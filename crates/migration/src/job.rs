@@ -1,4 +1,4 @@
-//! The list of slot migrations, as shown by CLUSTER GETSLOTMIGRATIONS.
+//! The list of slot migrations that CLUSTER GETSLOTMIGRATIONS shows.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use slot_routing::{NodeId, RedisId, Slot, SlotSet};
 use crate::progress::Progress;
 use crate::slot_move::slots_of;
 
-/// The name of a migration, identical on both nodes.
+/// The name of a migration. The source and the target use the same name.
 pub type JobName = RedisId;
 
 /// Direction of a migration, as seen by this node.
@@ -29,21 +29,21 @@ pub struct Job {
     pub direction: JobDirection,
     /// The migrating slots as ranges; both ends are inclusive.
     pub ranges: Vec<(Slot, Slot)>,
-    /// The ids of the source and the target; `None` on a replica, which does not know them.
+    /// The ids of the source and the target; `None` on a replica, because replicas do not learn both.
     pub endpoints: Option<(NodeId, NodeId)>,
     /// Wall-clock time at which this node created the entry.
     pub created: Millis,
     /// Wall-clock time of the last change of `state`.
     pub updated: Millis,
-    /// Wall-clock time of the last input from the other side.
+    /// Wall-clock time at which this node last received something from the other node.
     pub heard: Millis,
-    /// The name that Valkey has for the current state.
+    /// The name of the current state in Valkey.
     pub state: &'static str,
     /// Why the migration failed; empty otherwise.
     pub message: String,
     /// How much data has been transferred.
     pub progress: Progress,
-    /// When the source began to hold writes; `None` before that.
+    /// When the source paused writes; `None` before that.
     pub paused: Option<Millis>,
     /// Whether the migration is still running.
     pub is_active: bool,
@@ -94,13 +94,13 @@ impl Job {
 pub struct Jobs(VecDeque<Job>);
 
 impl Jobs {
-    /// Adds a migration, and keeps at most `max_ended` ended ones.
+    /// Adds a migration and discards all but the newest `max_ended` ended ones.
     pub fn add(&mut self, job: Job, max_ended: usize) {
         self.0.push_front(job);
         self.trim(max_ended);
     }
 
-    /// Drops all but the newest `max_ended` ended migrations.
+    /// Discards all but the newest `max_ended` ended migrations.
     pub fn trim(&mut self, max_ended: usize) {
         let mut ended = 0;
         self.0.retain(|job| {
@@ -109,7 +109,7 @@ impl Jobs {
         });
     }
 
-    /// All migrations that are still listed, the newest first.
+    /// All listed migrations, the newest first.
     pub fn iter(&self) -> impl Iterator<Item = &Job> {
         self.0.iter()
     }
@@ -130,7 +130,7 @@ impl Jobs {
         self.0.iter().find(|job| job.name == *name)
     }
 
-    /// Drops the running migrations, because another node continues them.
+    /// Removes the running migrations, because another node continues them.
     pub fn drop_active(&mut self) {
         self.0.retain(|job| !job.is_active);
     }

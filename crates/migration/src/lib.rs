@@ -64,10 +64,10 @@ use slot_routing::{NodeId, SlotSet, Topology};
 /// Interval of ACK messages, as in Valkey.
 pub const ACK_PERIOD: Duration = Duration::from_secs(1);
 
-/// A migration fails if its broken link is not replaced within this time.
+/// A migration fails if its broken link is not re-established within this time.
 pub const RESUME_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns whether the shard of `node` serves all of these slots.
+/// Returns whether the shard of `node` owns all of these slots.
 #[must_use]
 pub fn serves(topology: &Topology, node: NodeId, slots: &SlotSet) -> bool {
     let Some(shard) = topology.member(node).map(|member| member.shard) else { return false };

@@ -14,7 +14,7 @@ pub enum SyncSlots {
     Establish(Establish),
     /// Resumes a migration on a new link. The reply is the number of applied bytes.
     Resume(JobName),
-    /// A target requests slots under a migration name of its own. The reply is `+OK`.
+    /// Asks a source to migrate slots, under a name that the target chose. The reply is `+OK`.
     Request(JobName, SlotMove),
     /// A message of a running migration.
     Message(Message),
@@ -24,10 +24,10 @@ pub enum SyncSlots {
     Finish(Finish),
 }
 
-/// Why the words are not a CLUSTER SYNCSLOTS command. The texts are those of Redis; the caller prepends `ERR `.
+/// Why the arguments are not a CLUSTER SYNCSLOTS command. The texts are those of Redis; the caller prepends `ERR `.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedSyncSlots {
-    /// The word after SYNCSLOTS is unknown, or its arguments are invalid.
+    /// The subcommand of SYNCSLOTS is unknown, or its arguments are invalid.
     #[error("syntax error")]
     Syntax,
     /// The arguments of REQUEST are invalid.
@@ -39,10 +39,10 @@ pub enum MalformedSyncSlots {
 }
 
 impl SyncSlots {
-    /// Parses the words after `CLUSTER SYNCSLOTS`.
+    /// Parses the arguments after `CLUSTER SYNCSLOTS`.
     ///
     /// # Errors
-    /// The words are not a command of this kind.
+    /// The arguments are not a valid SYNCSLOTS command.
     pub fn parse(words: &[String]) -> Result<Self, MalformedSyncSlots> {
         let [word, rest @ ..] = words else { return Err(MalformedSyncSlots::Syntax) };
         let parsed = match word.to_ascii_uppercase().as_str() {
@@ -92,7 +92,7 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Formats the bounds of the ranges as arguments.
+/// Formats the first and last slot of each range as arguments.
 fn range_words(ranges: &[(Slot, Slot)]) -> impl Iterator<Item = String> {
     ranges.iter().flat_map(|(first, last)| [first.number().to_string(), last.number().to_string()])
 }
@@ -104,9 +104,9 @@ pub enum Message {
     Ack,
     /// The source has sent the whole snapshot; changes follow.
     SnapshotEof,
-    /// The target asks the source to hold writes.
+    /// The target asks the source to pause clients' writes.
     RequestPause,
-    /// The source holds writes and has sent everything that was written before.
+    /// The source has paused clients' writes and sent everything that was written before.
     Paused,
     /// The target asks for ownership of the slots.
     RequestFailover,
@@ -124,12 +124,12 @@ const MESSAGE_WORDS: [(Message, &str); 6] = [
 ];
 
 impl Message {
-    /// Finds the message with this word, which is in upper case.
+    /// Returns the message with this name, which must be in upper case.
     fn parse(word: &str) -> Option<Self> {
         MESSAGE_WORDS.iter().find(|(_, name)| *name == word).map(|(message, _)| *message)
     }
 
-    /// Returns the word after `CLUSTER SYNCSLOTS`.
+    /// Returns the argument that follows `CLUSTER SYNCSLOTS`.
     #[must_use]
     pub fn word(self) -> &'static str {
         MESSAGE_WORDS.iter().find(|(message, _)| *message == self).map_or("ACK", |(_, word)| word)
@@ -156,7 +156,7 @@ impl Establish {
         slots_of(&self.ranges)
     }
 
-    /// Returns the words after `CLUSTER SYNCSLOTS`.
+    /// Returns the arguments that follow `CLUSTER SYNCSLOTS`.
     fn words(&self) -> Vec<String> {
         let head =
             ["ESTABLISH", "SOURCE", &self.source.to_string(), "NAME", self.name.as_str(), "SLOTSRANGE"];
@@ -164,17 +164,17 @@ impl Establish {
         owned(&head).into_iter().chain(range_words(&self.ranges)).chain(resumable).collect()
     }
 
-    /// Returns the form for replicas, which need not know whether the migration can be resumed.
+    /// Returns a copy for replicas, which need not know whether the migration can be resumed.
     #[must_use]
     pub fn without_link(&self) -> Self {
         Self { resumable: false, ..self.clone() }
     }
 }
 
-/// The word by which a source announces that the migration can be resumed on another link.
+/// The argument by which a source announces that the migration can be resumed on another link.
 const RESUMABLE: &str = "RESUMABLE";
 
-/// Parses the words after `CLUSTER SYNCSLOTS RESUME`.
+/// Parses the arguments after `CLUSTER SYNCSLOTS RESUME`.
 fn parse_resume(words: &[String]) -> Option<JobName> {
     let [name, job] = words else { return None };
     name.eq_ignore_ascii_case("name").then(|| JobName::from_bytes(job.as_bytes())).flatten()
@@ -186,7 +186,7 @@ fn request_words(name: &JobName, order: &SlotMove) -> Vec<String> {
     head.into_iter().chain(range_words(&order.ranges)).chain(target).collect()
 }
 
-/// Parses the words after `CLUSTER SYNCSLOTS REQUEST`.
+/// Parses the arguments after `CLUSTER SYNCSLOTS REQUEST`.
 fn parse_request(words: &[String]) -> Option<(JobName, SlotMove)> {
     let [name, job, order @ ..] = words else { return None };
     let job = name.eq_ignore_ascii_case("name").then(|| JobName::from_bytes(job.as_bytes())).flatten()?;
@@ -194,7 +194,7 @@ fn parse_request(words: &[String]) -> Option<(JobName, SlotMove)> {
     (orders.len() == 1).then(|| orders.pop()).flatten().map(|order| (job, order))
 }
 
-/// Parses the words after `CLUSTER SYNCSLOTS ESTABLISH`.
+/// Parses the arguments after `CLUSTER SYNCSLOTS ESTABLISH`.
 fn parse_establish(words: &[String]) -> Option<Establish> {
     let [source, id, name, job, ranges @ ..] = words else { return None };
     if !source.eq_ignore_ascii_case("source") || !name.eq_ignore_ascii_case("name") {
@@ -210,32 +210,33 @@ fn parse_establish(words: &[String]) -> Option<Establish> {
     Some(Establish { source, name, ranges, resumable })
 }
 
-/// The end of a migration. A side that gives up sends it to the opposite side, and the target sends it to its replicas.
+/// Reports the end of a migration. A node that gives up sends it to the other node, and the target sends it to its
+/// replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
     /// The name of the migration that has ended.
     pub name: JobName,
-    /// Whether the shard of the sender owns the slots now.
+    /// Whether the shard of the sender now owns the slots.
     pub is_success: bool,
     /// The reason of a failure; empty after success.
     pub message: String,
 }
 
 impl Finish {
-    /// Creates the end of a migration that failed for a reason that the receiver need not know.
+    /// Creates the message for a failed migration whose reason the receiver need not know.
     #[must_use]
     pub fn failed(name: JobName) -> Self {
         Self { name, is_success: false, message: String::new() }
     }
 
-    /// Returns the words after `CLUSTER SYNCSLOTS`.
+    /// Returns the arguments that follow `CLUSTER SYNCSLOTS`.
     fn words(&self) -> Vec<String> {
         let state = if self.is_success { "SUCCESS" } else { "FAILED" };
         owned(&["FINISH", "STATE", state, "NAME", self.name.as_str(), "MESSAGE", &self.message])
     }
 }
 
-/// Parses the words after `CLUSTER SYNCSLOTS FINISH`.
+/// Parses the arguments after `CLUSTER SYNCSLOTS FINISH`.
 fn parse_finish(words: &[String]) -> Option<Finish> {
     let value = |name: &str| {
         words.chunks(2).find(|pair| pair[0].eq_ignore_ascii_case(name)).and_then(|pair| pair.get(1))

@@ -2,7 +2,7 @@
 
 use clock::Millis;
 
-/// The amount of data that a node has sent or received.
+/// The amount of data that this node has sent or received in a migration.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Number of keys in the slots when the snapshot was taken; `None` on the receiving side.

@@ -1,5 +1,5 @@
-//! Pulls slots from another node (CLUSTER MIGRATION IMPORT, as in Redis 8.4). The source runs the migration. After
-//! a failure the request is retried until an operator cancels it.
+//! Imports slots from another node (CLUSTER MIGRATION IMPORT, as in Redis 8.4): asks the source to run the migration.
+//! After a failure the request is retried until an operator cancels it.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use driver::Driver;
 
 /// Delay before retrying after a failure.
 pub const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// A source that has agreed must start the migration within this time.
+/// A source that accepted the request must start the migration within this time.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An event for the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullEvent {
-    /// The source's reply to the request; the error is its text.
+    /// The source replied to the request; `Err` contains its error text.
     Asked(Result<(), String>),
-    /// The source has started the migration and named it.
+    /// The source has started the migration and announced its name.
     Named,
-    /// The migration has ended; the error says why it failed.
+    /// The migration has ended; `Err` says why it failed.
     Ended(Result<(), String>),
-    /// The request can never succeed, for this reason, so it is not retried.
+    /// The request can never succeed, for this reason, so retrying is pointless.
     Hopeless(String),
     /// An operator wants to cancel the request.
     Cancel,
@@ -31,7 +31,7 @@ pub enum PullEvent {
 /// An action that the driver must perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullAction {
-    /// Send the request to the source and report its reply.
+    /// Send the request to the source and report the source's reply.
     Ask,
     /// Cancel the running migration and report [`PullEvent::Ended`].
     EndJob,
@@ -60,7 +60,7 @@ enum PullState {
     Waiting {
         until: Instant,
     },
-    /// The operator cancelled the request after the source had agreed.
+    /// The operator cancelled the request after the source had accepted it.
     Unwanted {
         until: Instant,
     },
@@ -68,7 +68,7 @@ enum PullState {
     Over,
 }
 
-/// State machine of a node that requests slots.
+/// State machine of a node that imports slots on request.
 #[derive(Debug)]
 pub struct Pull {
     state: PullState,
@@ -77,7 +77,7 @@ pub struct Pull {
 }
 
 impl Pull {
-    /// Starts a request. The driver must send it to the source.
+    /// Starts a request. The driver must first send the request to the source.
     #[must_use]
     pub fn new() -> Self {
         Self { state: PullState::Asking, retries: 0, last_error: String::new() }
@@ -89,7 +89,7 @@ impl Pull {
         self.retries
     }
 
-    /// Why the last attempt failed; empty if none failed.
+    /// Why the last attempt failed; empty if no attempt has failed.
     #[must_use]
     pub fn last_error(&self) -> &str {
         &self.last_error
@@ -143,7 +143,7 @@ impl Driver for Pull {
                 self.state = PullState::Cancelling;
                 out.push(PullAction::EndJob);
             }
-            // The reply of the source decides how to cancel.
+            // Wait for the source's reply, which decides how to cancel.
             (PullEvent::Cancel, PullState::Asking) => self.state = PullState::Cancelling,
             (PullEvent::Cancel, PullState::Agreed { until }) => self.state = PullState::Unwanted { until },
             (PullEvent::Cancel, _) => self.end(PullOutcome::Cancelled, out),
@@ -159,7 +159,7 @@ impl Driver for Pull {
         }
     }
 
-    /// When to send [`PullEvent::Deadline`] if no other event comes first.
+    /// When to send [`PullEvent::Deadline`] if no other event occurs first.
     fn next_deadline(&self) -> Option<Instant> {
         match self.state {
             PullState::Agreed { until } | PullState::Waiting { until } | PullState::Unwanted { until } => {

@@ -28,25 +28,25 @@ pub(crate) fn slots_of(ranges: &[(Slot, Slot)]) -> SlotSet {
 /// Why arguments are invalid. The texts follow `-ERR ` and are those of Valkey.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SlotMoveError {
-    /// The words are not in the expected order.
+    /// An argument is missing or misplaced.
     #[error("syntax error")]
     Syntax,
-    /// SLOTSRANGE is not followed by numbers.
+    /// SLOTSRANGE is not followed by slot numbers.
     #[error("No slot ranges specified")]
     NoRanges,
-    /// A word is not a valid slot number.
+    /// An argument is not a valid slot number.
     #[error("Invalid or out of range slot")]
     BadSlot,
     /// The end of the range is before its start.
     #[error("Start slot number {0} is greater than end slot number {1}.")]
     Backwards(Slot, Slot),
-    /// The range overlaps an earlier range of the same move.
+    /// A range overlaps an earlier range of the same move.
     #[error("Slot range {0}-{1} overlaps with previous range {2}-{3}.")]
     Overlap(Slot, Slot, Slot, Slot),
     /// Two moves of the same command share a slot.
     #[error("Slot ranges in migrations overlap")]
     MovesOverlap,
-    /// A word is not a valid node id.
+    /// An argument is not a valid node id.
     #[error("Invalid node name: {0}")]
     BadNode(String),
     /// The node rejects the move, with this text.
@@ -54,8 +54,8 @@ pub enum SlotMoveError {
     Refused(String),
 }
 
-/// A part of a move, to be validated by the node. Parts are checked in order of the arguments, so that errors appear in
-/// the same order as in Valkey.
+/// One element of a move that the node must validate. Elements are passed in the order of the arguments, so that errors
+/// are reported in the same order as in Valkey.
 #[derive(Debug, Clone, Copy)]
 pub enum SlotMovePart<'a> {
     /// All slots of one move.
@@ -64,10 +64,11 @@ pub enum SlotMovePart<'a> {
     Target(NodeId),
 }
 
-/// Parses `SLOTSRANGE start end [start end ...] NODE id [SLOTSRANGE ...]` and passes each part to `check`.
+/// Parses `SLOTSRANGE start end [start end ...] NODE id [SLOTSRANGE ...]` and passes the slots and the target of each
+/// move to `check`.
 ///
 /// # Errors
-/// The first error found.
+/// The first syntax error, or the first error that `check` returns.
 pub fn parse_slot_moves(
     words: &[String],
     check: &dyn Fn(SlotMovePart<'_>) -> Result<(), String>,
@@ -95,7 +96,7 @@ pub fn parse_slot_moves(
 
 type Ranges = Vec<(Slot, Slot)>;
 
-/// Parses `SLOTSRANGE start end [start end ...]` and returns the ranges and the remaining words.
+/// Parses `SLOTSRANGE start end [start end ...]` and returns the ranges and the remaining arguments.
 pub(crate) fn parse_ranges(words: &[String]) -> Result<(Ranges, &[String]), SlotMoveError> {
     let [keyword, rest @ ..] = words else { return Err(SlotMoveError::Syntax) };
     let mut rest = rest;
@@ -126,7 +127,7 @@ fn add_range(ranges: &mut Ranges, first: &str, last: &str) -> Result<(), SlotMov
     Ok(())
 }
 
-/// Parses `start end [start end ...]` up to the end of the words.
+/// Parses `start end [start end ...]`; all arguments must be slot numbers.
 ///
 /// # Errors
 /// The first error found.

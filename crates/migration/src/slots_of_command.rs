@@ -1,4 +1,5 @@
-//! The slots that a command concerns. The command table is above this crate, so the process passes the function in.
+//! Finds the slots of a command's keys. This crate must not depend on the command table, so the process provides the
+//! function.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use resp::Args;
 use slot_routing::{Slot, SlotSet};
 
-/// A function that passes each slot of a command's keys to the visitor.
+/// A function that calls the visitor with the slot of each key of a command.
 type VisitSlots = dyn Fn(Args<'_>, &mut dyn FnMut(Slot)) + Send + Sync;
 
 /// Finds the slots that the keys of a command belong to.
@@ -14,12 +15,12 @@ type VisitSlots = dyn Fn(Args<'_>, &mut dyn FnMut(Slot)) + Send + Sync;
 pub struct SlotsOfCommand(Arc<VisitSlots>);
 
 impl SlotsOfCommand {
-    /// Wraps a function that passes each slot of a command's keys to its second argument.
+    /// Wraps a function that calls its second argument with the slot of each key of a command.
     pub fn new(visit: impl Fn(Args<'_>, &mut dyn FnMut(Slot)) + Send + Sync + 'static) -> Self {
         Self(Arc::new(visit))
     }
 
-    /// Returns whether the command concerns any of these slots.
+    /// Returns whether any key of the command is in these slots.
     pub(crate) fn touch_any(&self, args: Args<'_>, slots: &SlotSet) -> bool {
         let mut any = false;
         (self.0)(args, &mut |slot| any |= slots.contains(slot));
@@ -43,7 +44,7 @@ impl fmt::Debug for SlotsOfCommand {
     }
 }
 
-/// Creates a finder for tests, which takes every argument that begins with a hash tag for a key.
+/// Creates a finder for tests. It treats every argument that begins with a hash tag as a key.
 #[cfg(test)]
 pub(crate) fn of_tagged_words() -> SlotsOfCommand {
     SlotsOfCommand::new(|args, visit| {

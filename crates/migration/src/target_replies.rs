@@ -1,11 +1,11 @@
-//! Parses the replies and messages that the target sends, from a stream that arrives in pieces.
+//! Parses the replies and messages that the target sends. The stream may be split anywhere.
 
 use resp::{Request, Value, parse_value};
 
 use crate::control::ControlCommand;
 use crate::message::SyncSlots;
 
-/// Maximum size of unparsed input in bytes. Messages of a target are small.
+/// Maximum size of unparsed input in bytes. Messages from a target are small.
 const MAX_UNPARSED_BYTES: usize = 64 * 1024;
 
 /// Splits the bytes that the target sent into replies and messages.
@@ -21,9 +21,9 @@ pub(crate) enum TargetReply {
     Accepted,
     /// The target replied with an error.
     Refused(String),
-    /// The target replied to RESUME with the number of bytes applied since the start of the migration.
+    /// The target replied to RESUME: the number of bytes that it has applied since the start of the migration.
     Applied(u64),
-    /// The target sent a message, or the end of the migration.
+    /// The target sent a message of the migration, or reported its end.
     Command(SyncSlots),
 }
 
@@ -43,7 +43,7 @@ impl TargetReplies {
         self.received.clear();
     }
 
-    /// Returns the next complete reply or message, if there is one. Unknown messages are skipped.
+    /// Returns the next complete reply or message, or `None` if the input is incomplete. Unknown messages are skipped.
     ///
     /// # Errors
     /// The input is malformed or too long.
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// Parses `bytes`, which arrive in pieces of the given size.
+    /// Parses `bytes`, delivered in chunks of `piece` bytes.
     fn read(bytes: &[u8], piece: usize) -> Result<Vec<TargetReply>, MalformedReply> {
         let (mut from, mut all) = (TargetReplies::default(), Vec::new());
         for piece in bytes.chunks(piece) {

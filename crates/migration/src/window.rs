@@ -1,11 +1,11 @@
-//! Sent bytes that the target has not acknowledged. They are sent again after a reconnect.
+//! Retains sent bytes that the target has not acknowledged, to send them again after a reconnect.
 
 use std::collections::VecDeque;
 
-/// The bytes sent by the source of a migration, from the first one that may not have been applied.
+/// A buffer of the bytes that a source has sent and the target may not have applied yet.
 #[derive(Debug, Default)]
 pub(crate) struct ResendWindow {
-    /// Offset in the stream of the first retained byte.
+    /// Stream offset of the first retained byte.
     first: u64,
     bytes: VecDeque<u8>,
 }
@@ -19,14 +19,14 @@ impl ResendWindow {
         self.bytes.extend(bytes);
     }
 
-    /// Returns whether the unacknowledged bytes are few enough to send more.
+    /// Returns whether more bytes may be sent: the unacknowledged ones are below the limit.
     #[must_use]
     pub(crate) fn is_open(&self) -> bool {
         self.bytes.len() < Self::SIZE
     }
 
-    /// Drops acknowledged bytes: `count` is the number applied since the start of the migration. Returns `false` if
-    /// `count` is invalid: more than was sent, or less than before.
+    /// Discards acknowledged bytes. `count` is the number of bytes applied since the start of the migration. Returns
+    /// `false` if `count` is more than was sent, or less than was acknowledged before.
     #[must_use]
     pub(crate) fn acknowledge(&mut self, count: u64) -> bool {
         let Some(more) = count.checked_sub(self.first).and_then(|more| usize::try_from(more).ok()) else {

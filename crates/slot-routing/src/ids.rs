@@ -23,7 +23,7 @@ impl RedisId {
         Self(name)
     }
 
-    /// Takes an id from its text; `None` unless `bytes` are exactly 40 ASCII letters and digits.
+    /// Parses an id; `None` unless `bytes` are exactly 40 ASCII letters and digits.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let name: [u8; 40] = bytes.try_into().ok()?;

@@ -6,7 +6,8 @@ use std::fmt;
 
 use crate::slot::Slot;
 
-/// This node's relation to a slot. The keyspace stores it in the slot so that commands read it under the slot lock.
+/// Who owns a slot, as seen by this node. The keyspace stores it in the slot so that commands read it while they lock
+/// the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Ownership {
@@ -38,20 +39,21 @@ impl Ownership {
     }
 }
 
-/// The state of the client and the command that routing depends on.
+/// The properties of a command and its client on which routing depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RouteRequest {
     /// Whether the client sent ASKING before this command, or the command implies it.
     pub asking: bool,
-    /// Whether the client is in READONLY mode and the command does not write. A script without declared flags counts as
-    /// writing.
+    /// Whether a replica may serve the command: the client is in READONLY mode and the command does not write. A script
+    /// without declared flags counts as writing.
     pub replica_read: bool,
     /// Number of distinct keys in the command.
     pub keys: usize,
-    /// Number of these keys that do not exist on this node. It is only used while the slot is migrating or importing.
+    /// Number of the command's keys that do not exist on this node. It is only used while the slot is migrating or
+    /// importing.
     pub missing_keys: usize,
-    /// Whether the command moves or copies a key to another database. Such a command is not redirected to the node that
-    /// holds the key there.
+    /// Whether the command moves or copies a key to another database. Such a command is never redirected with ASK, even
+    /// if the other node already stores the key.
     pub crosses_databases: bool,
 }
 
@@ -64,7 +66,7 @@ pub enum RouteDecision {
     Moved,
     /// Redirect to the migration target with ASK.
     Ask,
-    /// Reply TRYAGAIN: some of the keys have moved and others have not.
+    /// Reply TRYAGAIN: some of the command's keys have moved to the target node and others have not.
     TryAgain,
     /// Reply CLUSTERDOWN: the slot has no owner.
     Unserved,

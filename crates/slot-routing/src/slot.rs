@@ -23,7 +23,7 @@ impl Slot {
     /// Returns the slot of `key`, by the hash of its hash tag if it has one.
     #[must_use]
     pub fn of_key(key: &[u8]) -> Self {
-        // Most keys have no hash tag, and `has_brace` is faster than `hash_tag`.
+        // Most keys have no hash tag, and searching for `{` is faster than `hash_tag`.
         let hashed = if has_brace(key) { hash_tag(key) } else { key };
         Self(crc16(hashed) & (SLOT_COUNT as u16 - 1))
     }

@@ -1,6 +1,6 @@
-//! The changes of a slot's state that CLUSTER SETSLOT makes.
+//! The changes that CLUSTER SETSLOT makes to the state of a slot.
 
-/// A subcommand of CLUSTER SETSLOT. Node ids are as typed by the operator, and not checked.
+/// A subcommand of CLUSTER SETSLOT. The node ids are the operator's text and have not been validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotChange {
     /// Marks the slot as migrating to another node.
@@ -34,7 +34,7 @@ impl SlotChange {
         }
     }
 
-    /// Returns the arguments from which [`SlotChange::parse`] produces this value.
+    /// Returns the subcommand as arguments that [`SlotChange::parse`] accepts.
     #[must_use]
     pub fn words(&self) -> Vec<&str> {
         match self {

@@ -1,10 +1,10 @@
 //! Tracks slots that this node no longer owns but whose keys it has not deleted yet.
 //!
-//! A master deletes the keys of a lost slot in batches while it keeps serving. If the slot returns before the deletion
-//! is complete, the remaining keys are deleted first; otherwise stale keys would mix with the imported ones. A replica
-//! deletes nothing, because its master replicates the deletions. If the master dies before it is done, the promoted
-//! replica finishes the deletion, so the replica tracks the slots as well. Leftover keys of these slots do not indicate
-//! an interrupted SETSLOT migration.
+//! A master that loses a slot deletes the slot's keys in batches while it keeps serving. If the slot returns before the
+//! deletion is complete, the remaining keys are deleted first; otherwise stale keys would mix with the imported ones. A
+//! replica deletes nothing, because its master replicates the deletions. If the master dies during the deletion, the
+//! promoted replica completes it, so replicas track the slots as well. Leftover keys of these slots do not indicate an
+//! interrupted SETSLOT migration.
 
 use crate::route::Ownership;
 use crate::slot::Slot;
@@ -33,7 +33,7 @@ impl SlotsToEmpty {
         self.0.contains(slot)
     }
 
-    /// Removes a slot that has been emptied, or that this node no longer has to empty.
+    /// Removes a slot whose keys have been deleted, or need not be deleted any more.
     pub fn remove(&mut self, slot: Slot) {
         self.0.remove(slot);
     }
@@ -51,12 +51,12 @@ impl SlotsToEmpty {
 
     fn track_slots_lost_by_master(&mut self, before: &Topology, after: &Topology) {
         if before.my_member().role == Role::Master || before.my_member().shard != after.my_member().shard {
-            // The node resyncs from another shard, which replaces the whole dataset, so no old keys remain.
+            // This node resyncs from another shard, which replaces the whole dataset, so no old keys remain.
             self.0 = SlotSet::new();
             return;
         }
         let (served, serves) = (before.slots_of_my_shard(), after.slots_of_my_shard());
-        // Ownership may have moved to another replica of the same shard; such slots keep their keys.
+        // A slot whose new owner is in the same shard is still served by this shard and keeps its keys.
         self.0.extend(served.iter().filter(|slot| !serves.contains(*slot)));
         let is_back = |slot: &Slot| serves.contains(*slot) || after.owner(*slot).is_none();
         for slot in self.0.iter().filter(is_back).collect::<Vec<_>>() {

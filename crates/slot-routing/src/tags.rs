@@ -32,7 +32,7 @@ fn find_tags() -> Vec<String> {
 }
 
 impl Slot {
-    /// Returns the hash tag of this slot, without braces.
+    /// Returns a hash tag that routes to this slot, without braces.
     #[must_use]
     pub fn tag(self) -> &'static str {
         &TAGS[self.index()]

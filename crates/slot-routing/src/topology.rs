@@ -1,7 +1,7 @@
-//! The cluster topology as an immutable value that is published as a whole.
+//! The cluster topology as an immutable value; every change publishes a new one.
 //!
-//! The `gossip` crate produces it. Nothing in this module depends on how the nodes agreed on it, so another cluster
-//! protocol could produce it as well.
+//! The `gossip` crate produces the topology. Nothing in this module depends on how the nodes agreed on it, so another
+//! cluster protocol could produce it as well.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub struct Endpoint {
     pub tls_port: u16,
     /// The cluster bus port.
     pub bus_port: u16,
-    /// Announced client addresses that differ from those for other nodes.
+    /// The addresses announced to clients, where they differ from those for other nodes.
     pub client_endpoint: ClientEndpoint,
     /// The node's `availability-zone`; empty if unset.
     pub zone: String,
@@ -45,7 +45,7 @@ pub struct ClientEndpoint {
     pub tls_port: u16,
 }
 
-/// How a client is connected to this node. Redirections contain the address at which the other node accepts the same
+/// The kind of connection that a client uses. Redirections contain an address at which the other node accepts the same
 /// kind of connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClientTransport {
@@ -80,7 +80,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the IP address to give to a client that is connected as `via` describes.
+    /// Returns the IP address to give to a client that uses this transport.
     #[must_use]
     pub fn ip_for(&self, via: ClientTransport) -> Cow<'_, str> {
         let ClientEndpoint { ipv4, ipv6, .. } = self.client_endpoint;
@@ -88,19 +88,20 @@ impl Endpoint {
         own.map_or(self.ip.as_str().into(), Cow::Owned)
     }
 
-    /// Returns the port for connections between nodes. Falls back to the other port if the node has only one.
+    /// Returns the port for connections between nodes. Falls back to the other port if the node has only a plaintext or
+    /// only a TLS port.
     #[must_use]
     pub fn port_for(&self, tls: bool) -> u16 {
         choose_port((self.port, self.tls_port), tls)
     }
 
-    /// Returns the port to give to a client that is connected as `via` describes.
+    /// Returns the port to give to a client that uses this transport.
     #[must_use]
     pub fn client_port(&self, via: ClientTransport) -> u16 {
         choose_port(self.client_ports(), via.tls)
     }
 
-    /// Returns the plaintext and the TLS client port; 0 if the node does not have one.
+    /// Returns the plaintext and the TLS client port; a missing port is 0.
     #[must_use]
     pub fn client_ports(&self) -> (u16, u16) {
         let ClientEndpoint { port, tls_port, .. } = self.client_endpoint;
@@ -134,11 +135,11 @@ pub struct Member {
     pub shard: NodeId,
     /// Addresses and ports.
     pub endpoint: Endpoint,
-    /// Whether the node is a master, or a replica and of which master.
+    /// Whether the node is a master or a replica; a replica names its master.
     pub role: Role,
     /// The epoch under which the node claims its slots. A replica has the epoch of its master.
     pub config_epoch: Epoch,
-    /// The replication offset that the node has written (master) or applied (replica).
+    /// The replication offset of the node: the end of the stream that a master has written or a replica has applied.
     pub offset: ReplOffset,
     /// Whether the node is flagged FAIL: a majority of the masters agrees that it is down.
     pub failed: bool,
@@ -288,7 +289,7 @@ impl Topology {
         }
     }
 
-    /// Returns this node's relation to the slots of an owner, ignoring migrations and imports.
+    /// Returns this node's relation to the slots of the member with index `owner`, ignoring migrations and imports.
     fn stable_ownership(&self, owner: u16) -> Ownership {
         match owner {
             UNASSIGNED => Ownership::Unassigned,
@@ -298,7 +299,7 @@ impl Topology {
         }
     }
 
-    /// [`Topology::ownership`] of every slot, indexed by slot number.
+    /// Returns [`Topology::ownership`] for every slot, indexed by slot number.
     #[must_use]
     pub fn ownerships(&self) -> Vec<Ownership> {
         // Only the few migrating and importing slots need a map lookup.
@@ -314,7 +315,7 @@ impl Topology {
     pub fn changes_since(&self, before: &Self) -> Vec<Slot> {
         let own_state =
             |topology: &Self| (topology.my_index, topology.my_master_index, topology.my_member().role);
-        // Fast path: most published topologies change only node attributes.
+        // Fast path: most new topologies change only node attributes.
         if own_state(self) == own_state(before)
             && self.owners == before.owners
             && (&self.migrating, &self.importing) == (&before.migrating, &before.importing)
@@ -354,7 +355,7 @@ pub(crate) mod tests {
             client_endpoint,
             ..Endpoint::default()
         };
-        // Columns: (plaintext and TLS port of the node), (client uses TLS, IPv6), expected address
+        // Columns: (plaintext port, TLS port) of the node, (client uses TLS, client uses IPv6), expected address
         let table = [
             ((6379, 6443), (false, false), ("10.0.0.1", 7000)),
             ((6379, 6443), (true, false), ("10.0.0.1", 7443)),
@@ -406,7 +407,7 @@ pub(crate) mod tests {
         after.mark_importing(slot(150), two.id);
         assert_eq!(after.changes_since(&before), [slot(7), slot(150)]);
         assert_eq!((before.slots_of_my_shard().len(), after.slots_of_my_shard().len()), (100, 99));
-        // All member indices differ, but this node's relation to every slot stays the same.
+        // All member indices change, but this node's relation to every slot stays the same.
         assert_eq!(of(&[&member(0, Role::Master), &one, &two], 4).changes_since(&before), []);
     }
 

@@ -24,7 +24,7 @@ fn heard(message: Message) -> ExportEvent {
     ExportEvent::Received(message)
 }
 
-/// Returns Valkey's reply to an unknown subcommand.
+/// Returns Valkey's error reply to an unknown subcommand.
 fn not_known() -> ExportEvent {
     ExportEvent::Refused("ERR syntax error".to_owned())
 }
@@ -60,7 +60,7 @@ fn slots_are_granted_once_everything_is_sent_and_writes_are_held() {
     ];
     assert_eq!((actions.as_slice(), machine.state_name()), (&expected[..], "failover-granted"));
     let mut out = Vec::new();
-    // Only the claim of the target counts, whether its link is up or not.
+    // Whether the link is up does not matter any more: only the claim of the target decides.
     machine.handle(at(20), ExportEvent::Closed, &mut out);
     machine.handle(at(21), ExportEvent::Cancel, &mut out);
     assert_eq!(out, []);

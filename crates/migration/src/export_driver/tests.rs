@@ -48,7 +48,7 @@ impl Process {
         self.tell(millis, ExportDriverEvent::Received(bytes.to_vec()))
     }
 
-    /// Returns a resumable migration that sends its log.
+    /// Returns a resumable migration in the phase that sends the log.
     fn replicating() -> Self {
         let mut process = Self::new(CONFIG);
         process.tell(1, ExportDriverEvent::Connected);
@@ -107,7 +107,7 @@ fn only_commands_of_the_slots_are_sent_and_repeated_on_a_new_link() {
     assert_eq!(process.driver.sent_bytes(), sent + selected.len() as u64);
     process.tell(8, ExportDriverEvent::Closed);
     process.tell(9, ExportDriverEvent::Connected);
-    // All bytes but the last three were applied. The ESTABLISH message is not counted.
+    // The target has applied all bytes but the last three. The ESTABLISH message is not counted.
     let handshake = SyncSlots::Message(Message::Ack).encoded().len()
         + SyncSlots::Message(Message::SnapshotEof).encoded().len();
     let applied = handshake + selected.len() - 3;

@@ -45,8 +45,8 @@ fn slots_are_claimed_after_the_grant() {
     let mut others =
         vec![ImportEvent::Closed, ImportEvent::Cancel, ImportEvent::CaughtUp, ImportEvent::Deadline];
     others.extend([DEMOTED, TAKEN, FLUSHED].map(ImportEvent::Conditions));
-    // The conditions are checked again once the replicas have received everything. After that only the result of the
-    // claim counts.
+    // The conditions are checked again once the replicas have received all data. After that check only the result of
+    // the claim counts.
     others.iter().for_each(|input| machine.handle(at(10), input.clone(), &mut out));
     assert_eq!((out.len(), machine.next_deadline()), (0, None));
     machine.handle(at(11), ImportEvent::ReplicasCaughtUp(HEALTHY), &mut out);
@@ -96,8 +96,8 @@ fn late_grants_are_ignored() {
     assert_eq!(out, [ImportAction::Send(Message::Ack), ImportAction::End(Err(why))]);
 }
 
-/// Regression test: the pause was requested before the changes of the whole snapshot were applied, and clients had to
-/// wait for that.
+/// Regression test: the pause was requested before the changes of the whole snapshot were applied, so clients' writes
+/// were paused for longer than necessary.
 #[test]
 fn pause_is_requested_once_everything_received_is_applied() {
     let (actions, mut machine) = run(&granted()[..4]);
