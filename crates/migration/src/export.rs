@@ -16,8 +16,8 @@ use crate::{ACK_PERIOD, RESUME_TIMEOUT};
 pub const MAX_HOLD_TIME: Duration = Duration::from_secs(5);
 /// Delay before retrying a snapshot that could not be taken because other snapshots are running.
 const SNAPSHOT_RETRY_DELAY: Duration = Duration::from_millis(20);
-/// Delay before reconnecting. It also gives the cluster bus time to report the claim of a target that closed the link
-/// after claiming the slots.
+/// Delay before retrying a failed reconnect, and before reconnecting to a target that may have closed the link because
+/// it has claimed the slots.
 const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 
 /// Limits and options of a migration at the source.

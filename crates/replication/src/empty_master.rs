@@ -1,15 +1,15 @@
 //! Protects replicas from a sentinel-monitored master that restarted without its data.
 //!
-//! A supervisor may restart a dead master before the sentinels notice. If its data was not on disk, its replicas would
-//! full-resync to an empty dataset. Sentinels treat a master that answers PING with an error as down and promote a
-//! replica. So a master with replicas that is watched by sentinels writes a small file ([`RecordedReplicas`]). If it
-//! starts with that file but without keys, it waits ([`EmptyMaster`]): it serves no clients, lets no replica
-//! synchronise, and answers the PINGs of sentinels with an error.
+//! A supervisor may restart a dead master before the sentinels notice. If the master's data was not on disk, its
+//! replicas would full-resync to an empty dataset. Sentinels treat a master that answers PING with an error as down and
+//! promote a replica. Therefore a master that has replicas and is watched by sentinels writes a small file
+//! ([`RecordedReplicas`]). If the master starts with that file but without keys, it waits ([`EmptyMaster`]): it serves
+//! no clients, lets no replica synchronise, and answers the PINGs of sentinels with an error.
 //!
 //! Sentinels announce the current master in the hello messages that they publish on every server. Once they announce
 //! another master, this node answers their PINGs again, because a sentinel only reconfigures a server that is up. If
-//! two masters have lost their data, the sentinels could alternate between them for ever: a successor that was
-//! replaced by this node repeatedly no longer counts, and this node stays down until a third one is announced.
+//! two masters have lost their data, the sentinels could alternate between them for ever. Therefore a successor that
+//! this node has replaced repeatedly is ignored, and this node stays down until a third server is announced.
 //!
 //! | event | reaction |
 //! | --- | --- |
@@ -31,13 +31,13 @@ const HISTORY_KEYWORD: &str = "history";
 const MASTER_KEYWORD: &str = "master";
 const REPLICA_KEYWORD: &str = "replica";
 
-/// The host, an IP address or hostname, and the port of a server.
+/// The host (an IP address or hostname) and the port of a server.
 pub type HostPort = (String, u16);
 
 /// The file in which a master records its replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedReplicas {
-    /// The replication id of the data that the replicas have.
+    /// The replication id of the dataset that the replicas have.
     pub history: ReplId,
     /// The address under which sentinels know this server, if they have announced it.
     pub own_address: Option<HostPort>,
@@ -81,23 +81,23 @@ impl RecordedReplicas {
     }
 }
 
-/// Decides whether a master keeps the file. The replicas are forgotten once none has been connected for
+/// Decides which replicas a master records. The record is deleted once no replica has been connected for
 /// `empty-master-timeout`, which is how long an empty master would wait for them.
 #[derive(Debug, Clone, Default)]
 pub struct ReplicaRecorder {
     last_replicas: Option<(Instant, Vec<HostPort>)>,
-    /// The master that sentinels announced with the newest epoch while this server was a master.
+    /// The epoch and address of the newest master that sentinels announced while this server was a master.
     announced: Option<(u64, HostPort)>,
 }
 
 impl ReplicaRecorder {
-    /// Starts with the replicas listed in the file; `None` if there was no file.
+    /// Creates the recorder at startup from the replicas listed in the file; `None` means that there was no file.
     #[must_use]
     pub fn since_start(now: Instant, replicas: Option<Vec<HostPort>>) -> Self {
         Self { last_replicas: replicas.map(|replicas| (now, replicas)), announced: None }
     }
 
-    /// Handles a hello message, in which a sentinel announces the master that it knows.
+    /// Handles a hello message, in which a sentinel announces the current master.
     pub fn on_hello(&mut self, payload: &[u8]) {
         if let Some((named, epoch)) = announced_master(payload)
             && self.announced.as_ref().is_none_or(|(newest, _)| epoch >= *newest)
@@ -106,8 +106,8 @@ impl ReplicaRecorder {
         }
     }
 
-    /// Handles REPLICAOF NO ONE: the master that sentinels announced until then may have been another server, even if
-    /// this server was a master all the time.
+    /// Handles REPLICAOF NO ONE. Forgets the announced master, because it may have been another server even if this
+    /// server was a master all the time.
     pub fn on_promoted(&mut self) {
         self.announced = None;
     }
@@ -120,9 +120,9 @@ impl ReplicaRecorder {
         self.announced.as_ref().map(|(_, name)| name).filter(|name| !is_replica(name))
     }
 
-    /// Returns the replicas to record at `now`. `replicas` lists the connected ones if this is a master watched by
-    /// sentinels, else it is `None` and the record stays: a replica may restart as a master if its configuration file
-    /// does not name its master.
+    /// Returns the replicas to record at `now`. `replicas` lists the connected replicas if this server is a master
+    /// watched by sentinels. It is `None` otherwise; the record then stays unchanged, because a replica may restart as
+    /// a master if its configuration file does not name its master.
     pub fn update_recorded(
         &mut self,
         now: Instant,
@@ -142,7 +142,7 @@ impl ReplicaRecorder {
     }
 }
 
-/// The state of a master that waits until a replica has been promoted in its place.
+/// The state of a master that lost its data and waits until a replica has been promoted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmptyMaster {
     recorded: RecordedReplicas,
@@ -153,7 +153,7 @@ pub struct EmptyMaster {
     is_replaced: bool,
     /// The last announced master that is not this server.
     successor: Option<HostPort>,
-    /// Successors that were followed by an announcement of this server; one that failed twice is listed twice.
+    /// Former successors that this server has replaced again. A server appears once for each time.
     failed_successors: Vec<HostPort>,
 }
 
@@ -163,7 +163,7 @@ const MAX_FAILURES: usize = 2;
 const MAX_RECORDED_FAILURES: usize = 64;
 
 impl EmptyMaster {
-    /// Starts to wait, for at most `timeout`.
+    /// Starts waiting for a promotion, for at most `timeout`.
     #[must_use]
     pub fn new(followers: RecordedReplicas, now: Instant, timeout: Duration) -> Self {
         let (successor, failed) = (None, Vec::new());
@@ -180,10 +180,10 @@ impl EmptyMaster {
     /// Handles a hello message of a sentinel: `ip,port,runid,epoch,name,master ip,master port,master epoch`. Returns
     /// true for the first message that announces another master. `ports` are the ports of this server.
     ///
-    /// The announced master is another server if it is one of the replicas, has a port that this server does not have,
-    /// or differs from the address announced while this server was the master. A different IP address alone proves
-    /// nothing, since this server may have several. Only the newest epoch counts: a sentinel that was partitioned
-    /// announces an outdated master.
+    /// The announced master counts as another server if it is one of the replicas, has a port that this server does not
+    /// have, or differs from the address announced while this server was the master. A different IP address alone
+    /// proves nothing, since this server may have several. Only the newest epoch counts, because a sentinel that was
+    /// partitioned announces an outdated master.
     pub fn on_hello(&mut self, payload: &[u8], ports: &[u16]) -> bool {
         let Some((named, epoch)) = announced_master(payload).filter(|(_, epoch)| *epoch >= self.newest_epoch)
         else {
@@ -204,7 +204,7 @@ impl EmptyMaster {
         replaced && !before
     }
 
-    /// Returns whether PINGs of sentinels are answered with an error.
+    /// Returns whether this server must answer the PINGs of sentinels with an error.
     #[must_use]
     pub fn is_down_to_sentinels(&self) -> bool {
         !self.is_replaced
@@ -217,7 +217,7 @@ impl EmptyMaster {
     }
 }
 
-/// Parses the announced master and its epoch from a hello message.
+/// Parses the address and the epoch of the announced master from a hello message.
 fn announced_master(payload: &[u8]) -> Option<(HostPort, u64)> {
     let words: Vec<&str> = std::str::from_utf8(payload).ok()?.split(',').collect();
     let [_, _, _, _, _, host, port, epoch] = words.as_slice() else { return None };
@@ -271,8 +271,7 @@ mod tests {
         );
     }
 
-    /// A master keeps the record only if sentinels watch it and it has replicas. A briefly disconnected replica stays
-    /// in the record.
+    /// A master records its replicas only if sentinels watch it. A briefly disconnected replica stays in the record.
     #[test]
     fn replicas_are_recorded_until_the_timeout_without_any() {
         let replicas = vec![host_port("10.0.0.2", 6379)];
@@ -317,7 +316,7 @@ mod tests {
         );
     }
 
-    /// Sentinels announce this server until a replica has been promoted, and get errors until then.
+    /// Sentinels get errors from this server until they have promoted a replica and announce it.
     #[test]
     fn server_is_down_until_another_master_is_announced() {
         let mut waiting = waiting_master(host_port("10.0.0.2", 7001));
@@ -359,7 +358,7 @@ mod tests {
         assert!(!waiting.is_down_to_sentinels());
     }
 
-    /// The promoted replica has lost its data, like the old master.
+    /// The promoted replica has lost its data as well, like the old master.
     #[test]
     fn two_empty_masters_do_not_alternate_for_ever() {
         let mut waiting = waiting_master(host_port("10.0.0.2", 7000));
@@ -379,7 +378,7 @@ mod tests {
         }
     }
 
-    /// Shortly after a promotion some sentinels still announce the old master.
+    /// Shortly after a promotion, some sentinels still announce the old master with the older epoch.
     #[test]
     fn master_learns_its_own_address_from_the_newest_epoch() {
         let mut keeping = ReplicaRecorder::since_start(at_seconds(0), None);

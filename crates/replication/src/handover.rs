@@ -2,15 +2,15 @@
 //!
 //! | state | waits until | next |
 //! | --- | --- | --- |
-//! | holding | running writes are in the log | asks the replicas for acknowledgements |
+//! | holding | running writes are in the log | requests acknowledgements from the replicas |
 //! | syncing | the target, or any replica, has the whole log | follows that replica and asks it to take over |
-//! | handing over | the replica answers | done; or, if it refuses or does not answer, stays the master |
+//! | handing over | the replica answers | the failover is complete; if the replica refuses or does not answer, this node stays the master |
 //!
-//! Client writes are paused in all three states. If the last state fails, this node becomes the master again with a
-//! new replication id, so that its history differs from that of a target which took over after all.
+//! Client writes are paused in all three states. If the last state fails, this node becomes the master again with a new
+//! replication id, so that its history differs from that of a target that took over after all.
 //!
-//! Invariants: no replica is followed before writes are paused, and none that lacks a write unless FORCE was given.
-//! Writes resume when the failover ends, and not before.
+//! Invariants: the node follows no replica before writes are paused, and follows a replica that lacks a write only if
+//! FORCE was given. Writes resume when the failover ends, and not before.
 
 use std::time::Duration;
 
@@ -19,9 +19,10 @@ use driver::Driver;
 
 use crate::HostPort;
 
-/// How long the target may take to answer. Writes are paused for at most this long after the operator's timeout.
+/// How long the target may take to answer the request to take over. Writes are paused for at most this long after the
+/// operator's timeout.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
-/// FAILOVER without TIMEOUT waits until it is aborted.
+/// The deadline of a FAILOVER without TIMEOUT, which waits until it is aborted.
 const NO_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86400);
 
 /// A parsed FAILOVER command.
@@ -31,7 +32,7 @@ pub enum HandoverCommand {
     Abort,
     /// Start a failover, unless one is running.
     Start {
-        /// The replica to promote; `None` for the first that has caught up.
+        /// The replica to promote; `None` selects the first replica that has caught up.
         target: Option<HostPort>,
         /// Whether the target takes over at the timeout even if it has not caught up.
         force: bool,
@@ -40,10 +41,10 @@ pub enum HandoverCommand {
     },
 }
 
-/// The state of this server when a FAILOVER command arrives.
+/// The properties of this server on which the reply to FAILOVER depends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HandoverContext {
-    /// Whether this server is a replica, which cannot hand over.
+    /// Whether this server is a replica. A replica cannot hand over.
     pub is_replica: bool,
     /// The replicas of this server, and whether each of them is online.
     pub replicas: Vec<(HostPort, bool)>,
@@ -76,11 +77,11 @@ pub enum HandoverEvent {
     WritesHeld,
     /// The replicas that have the whole log; reported after each acknowledgement.
     InSync(Vec<HostPort>),
-    /// The link to the replica that this node follows now is up.
+    /// The link to the replica that this node now follows is up.
     LinkUp,
-    /// The replica that this node follows now refuses to serve it.
+    /// The replica that this node now follows refuses the connection.
     Refused,
-    /// The time of [`Handover::next_deadline`]; an early event is harmless.
+    /// The time returned by [`Handover::next_deadline`] has come; an early event is harmless.
     Deadline,
 }
 
@@ -91,15 +92,15 @@ pub enum HandoverAction {
     HoldWrites(Duration),
     /// Send REPLCONF GETACK to the replicas.
     AskForAcknowledgements,
-    /// Follow this replica and ask it to take over (PSYNC FAILOVER).
+    /// Become a replica of this replica and ask it to take over (PSYNC FAILOVER).
     Follow(HostPort),
-    /// Record the new master in the configuration (`replicaof`), because the target has taken over.
+    /// Record the new master in the configuration (`replicaof`), because the target has become the master.
     RecordMaster(HostPort),
     /// Become the master again, because the target did not take over.
     StayMaster,
     /// Resume client writes, because the failover has ended.
     ResumeWrites {
-        /// Whether the target has become the master; if false, this node is the master again.
+        /// Whether the target has become the master; if false, this node is still the master.
         done: bool,
     },
 }
@@ -121,18 +122,18 @@ enum State {
 struct HandoverParameters {
     target: Option<HostPort>,
     force: bool,
-    /// When a replica must have caught up at the latest.
+    /// When the target must have caught up.
     catch_up_deadline: Instant,
 }
 
-/// The state machine of FAILOVER, idle if no failover is running.
+/// The state machine of FAILOVER. Idle while no failover is running.
 #[derive(Debug, Default)]
 pub struct Handover {
     state: State,
 }
 
 impl Handover {
-    /// Returns the state as INFO `master_failover_state` shows it.
+    /// Returns the state in the form of the INFO field `master_failover_state`.
     #[must_use]
     pub fn state_name(&self) -> &'static str {
         match self.state {
@@ -151,7 +152,7 @@ impl Handover {
     /// Handles a FAILOVER command.
     ///
     /// # Errors
-    /// If the command is refused; nothing has changed then.
+    /// The command is refused, and the state is unchanged.
     pub fn handle_command(
         &mut self,
         now: Instant,
@@ -296,7 +297,7 @@ mod tests {
         HandoverCommand::Start { target: target.map(host_port), force, timeout }
     }
 
-    /// Returns a state machine whose failover began at second 0 and whose writes are paused.
+    /// Returns a state machine that began its failover at second 0 and has paused writes.
     fn syncing(target: Option<&str>, force: bool, timeout: Option<Duration>) -> Handover {
         let (mut machine, mut out) = (Handover::default(), Vec::new());
         machine
@@ -354,7 +355,8 @@ mod tests {
         assert_eq!(again, Err(HandoverError::AlreadyInProgress));
     }
 
-    /// A write that was admitted but not logged yet is missing on every replica, even on one that has the whole log.
+    /// A write that was admitted but not logged yet is missing on every replica, even on a replica that has the whole
+    /// log.
     #[test]
     fn no_replica_is_followed_before_writes_are_paused() {
         let (mut machine, mut out) = (Handover::default(), Vec::new());
@@ -421,7 +423,7 @@ mod tests {
         );
     }
 
-    /// Regression test: writes stayed paused for a minute after the target had refused.
+    /// Regression test: writes stayed paused for a minute after the target had refused to take over.
     #[test]
     fn refusal_by_the_target_ends_the_failover_at_once() {
         let mut machine = syncing(Some("a"), false, None);

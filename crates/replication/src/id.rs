@@ -15,7 +15,7 @@ pub struct ReplId(RedisId);
 pub struct ParseReplIdError;
 
 impl ReplId {
-    /// Forty zeros, shown where no replication id is set.
+    /// Forty zeros, the value shown while no replication id is set.
     pub const NONE: Self = Self(RedisId::ZEROS);
 
     /// Encodes 20 random bytes as a replication id.
@@ -27,7 +27,7 @@ impl ReplId {
     /// Parses a replication id. Peers only compare ids, so any 40 letters and digits are accepted.
     ///
     /// # Errors
-    /// If the bytes are not exactly 40 letters and digits.
+    /// The bytes are not exactly 40 letters and digits.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseReplIdError> {
         RedisId::from_bytes(bytes).map(Self).ok_or(ParseReplIdError)
     }

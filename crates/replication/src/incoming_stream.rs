@@ -7,12 +7,12 @@
 //! | 3 | under the same lock, calls [`IncomingStream::append_executed`] | appends the bytes of the executed commands |
 //!
 //! Invariant: neither the log nor the offset acknowledged to the master ends within a transaction. Commands of a
-//! transaction are queued and run together at EXEC, and their bytes are held back until then. If the link breaks
+//! transaction are queued and run together at EXEC, and their bytes are not logged before EXEC. If the link breaks
 //! before EXEC, the queue is discarded and the master sends the transaction again from MULTI.
 
 use resp::{Batch, ParseLimits, Parser, ProtocolError};
 
-/// The received part of a master's stream that is not in the log yet.
+/// The received part of a master's stream that has not been appended to the log yet.
 #[derive(Debug, Default)]
 pub struct IncomingStream {
     parser: Parser,
@@ -29,12 +29,13 @@ pub struct StreamBatch {
     pub bytes: Vec<u8>,
     /// The position of each command within `bytes`.
     pub batch: Batch,
-    /// The protocol error behind the last complete command, if there is one.
+    /// The protocol error in the bytes after the last complete command; `None` if they are valid.
     pub error: Option<ProtocolError>,
 }
 
 impl IncomingStream {
-    /// Discards partial data: after a reconnect the stream continues at a command boundary, outside of a transaction.
+    /// Discards incomplete commands and transactions, because the stream continues at a command boundary after a
+    /// reconnect.
     pub fn restart(&mut self) {
         *self = Self::default();
     }
@@ -54,8 +55,8 @@ impl IncomingStream {
         StreamBatch { bytes: input, batch, error: parsed.error }
     }
 
-    /// Passes the bytes of executed commands to `append`, except those of a transaction without its EXEC
-    /// (`in_transaction`). Returns the number of appended bytes.
+    /// Passes the bytes of executed commands to `append`. Bytes of a transaction that is still open (`in_transaction`)
+    /// are retained until its EXEC. Returns the number of appended bytes.
     pub fn append_executed(
         &mut self,
         piece: &StreamBatch,
@@ -66,7 +67,7 @@ impl IncomingStream {
         let whole = if in_transaction { last_multi_offset(bytes, batch).unwrap_or(0) } else { bytes.len() };
         let mut done = 0;
         if whole > 0 {
-            // The transaction whose first commands were held back ends within these bytes.
+            // The transaction whose first commands were retained ends within these bytes.
             let held = std::mem::take(&mut self.partial_transaction);
             if !held.is_empty() {
                 append(&held);
@@ -79,7 +80,7 @@ impl IncomingStream {
     }
 }
 
-/// Returns the offset of the last MULTI in these requests; `None` if an earlier piece contains it.
+/// Returns the offset of the last MULTI in these requests; `None` if an earlier batch contains it.
 #[must_use]
 pub fn last_multi_offset(bytes: &[u8], batch: &Batch) -> Option<usize> {
     let is_multi = |index: &usize| {
@@ -94,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// Applies a stream in pieces and records the end of the log after each.
+    /// A test fixture that applies a stream in chunks and records the end of the log after each chunk.
     #[derive(Default)]
     struct Applied {
         incoming: IncomingStream,
@@ -141,7 +142,7 @@ mod tests {
             mut cuts in prop::collection::vec(0usize..250, 0..12),
         ) {
             let bytes = stream(&STREAM_COMMANDS);
-            // Offsets outside of transactions, at which the log may end.
+            // The log may end only at these offsets, which are outside of transactions.
             let outside: Vec<usize> = [0, 1, 5, 7, 8].map(|count| stream(&STREAM_COMMANDS[..count]).len()).to_vec();
             cuts.retain(|cut| *cut < bytes.len());
             cuts.extend([0, bytes.len()]);

@@ -1,14 +1,14 @@
 //! Redis replication: the replication log and the state machines of masters and replicas.
 //!
-//! - [`Log`] holds the replication stream, its ids and offsets, and the backlog. Each reader has a cursor.
+//! - [`Log`] contains the replication stream, its ids and offsets, and the backlog. Each reader has a cursor.
 //! - [`Replica`] follows a master: handshake, full or partial synchronisation, the stream, acknowledgements,
-//!   reconnects. [`ReplicaDriver`] drives it together with the log.
+//!   reconnects. [`ReplicaDriver`] combines it with the log.
 //! - [`Master`] serves replicas: it starts snapshots, detects dead replicas and counts the good ones. [`MasterDriver`]
-//!   drives it together with the log.
+//!   combines it with the log.
 //! - [`IncomingStream`] splits a received stream into commands to apply and bytes to log.
-//! - [`wait::Waiters`] holds the clients blocked by WAIT and WAITAOF.
-//! - [`Handover`] implements FAILOVER, [`ShutdownSequence`] implements SHUTDOWN, and [`EmptyMaster`] a master that
-//!   restarted without its data.
+//! - [`wait::Waiters`] tracks the clients blocked by WAIT and WAITAOF.
+//! - [`Handover`] implements FAILOVER, [`ShutdownSequence`] implements SHUTDOWN, and [`EmptyMaster`] implements a
+//!   master that restarted without its data.
 //! - [`WriteAuthority`] decides during role changes who may write to the data.
 //!
 //! The state machines do no I/O and read no clock. `handle` takes an event and appends actions for the caller to

@@ -1,16 +1,16 @@
 //! The replication log: all changes in order, as commands in wire form.
 //!
 //! An offset counts the bytes of the stream since its history began. Offsets continue across replication ids: a
-//! promoted replica takes a new id and keeps the old one as its second id, valid up to the offset of the promotion,
+//! promoted replica takes a new id and retains the old one as its second id, valid up to the offset of the promotion,
 //! so that replicas of the old master can continue with a partial synchronisation.
 //!
-//! As in Redis, nothing is kept or counted until there is a reader ([`Log::open`]). From then on the log keeps the
-//! newest [`Log::set_capacity`] bytes (`repl-backlog-size`), plus older bytes that a cursor has not read yet. A cursor
-//! that falls too far behind is dropped.
+//! As in Redis, no bytes are retained or counted until the log has a reader ([`Log::open`]). From then on the log
+//! retains the newest [`Log::set_capacity`] bytes (`repl-backlog-size`), plus older bytes that a cursor has not read
+//! yet. A cursor that falls too far behind is dropped.
 //!
-//! On the wire a replica asks for the number of the first byte that it lacks, counted from one. In this module a
-//! position is the number of bytes before it, one less. Only [`Log::resume`] and [`Log::retained_range`] use wire
-//! offsets.
+//! On the wire, a replica requests the first byte that it lacks by its number, counted from one. In this module a
+//! position is the number of bytes before it, which is one less. Only [`Log::resume`] and [`Log::retained_range`] use
+//! wire offsets.
 
 mod chunks;
 mod file_version;
@@ -26,7 +26,7 @@ use crate::write_authority::{StreamEpoch, WriteAuthority, WriteMode};
 use chunks::Chunks;
 pub use file_version::{FileVersion, FileVersions, StreamRange};
 
-/// How far a cursor of this node itself may fall behind, in bytes.
+/// How many bytes a cursor of this node itself, rather than of a replica, may fall behind.
 const OWN_CURSOR_BOUND: u64 = 1 << 30;
 
 /// A position in a replication history.
@@ -42,12 +42,13 @@ pub struct Position {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CursorId(u64);
 
-/// The bytes that the cursor would read next are gone: it was too slow, or the history was replaced.
+/// The bytes that the cursor would read next are no longer retained: the cursor was too slow, or the history was
+/// replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("what the cursor would read next is no longer kept")]
 pub struct CursorLost;
 
-/// The stream was superseded: this node was promoted or follows another master.
+/// The stream is no longer current: this node was promoted or follows another master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this node does not follow that master any more")]
 pub struct StreamSuperseded;
@@ -58,39 +59,39 @@ pub enum FullSyncReason {
     /// The replica requested a full synchronisation.
     #[error("it asks for a full resynchronisation")]
     Requested,
-    /// The replica's id is neither the current nor the second one.
+    /// The replica's replication id is neither the current nor the second one.
     #[error("its replication id belongs to neither history")]
     OtherHistory,
-    /// The replica has the second id, but its offset lies after the end of that history.
+    /// The replica has the second replication id, but its offset is past the end of that history.
     #[error("the offset it asks for lies after the end of the older history")]
     PastSecondHistory,
-    /// The log is closed, so no bytes are kept.
+    /// The log is closed, so there is no backlog.
     #[error("no backlog is kept")]
     NoBacklog,
-    /// The offset is not in the backlog: it is too old or beyond the end.
+    /// The replica's offset is not in the backlog: it is too old or beyond the end.
     #[error("the offset it asks for is outside of the backlog")]
     OutsideBacklog,
 }
 
-/// The replication log. Shared behind a lock; appending only copies bytes.
+/// The replication log. It is shared behind a lock; appending only copies bytes.
 #[derive(Debug)]
 pub struct Log {
     id: ReplId,
-    /// The previous replication id, and the offset up to which both histories are equal.
+    /// The previous replication id, and the last offset at which its history equals the current one.
     second_history: Option<Position>,
     end_offset: ReplOffset,
     /// The retained bytes; `None` while the log is closed.
     retained: Option<Chunks>,
     capacity: u64,
-    /// How far behind a cursor may fall before it is dropped, in bytes; zero for no bound.
+    /// How many bytes a cursor may fall behind before it is dropped; zero means no bound.
     cursor_bound: u64,
     cursors: BTreeMap<CursorId, ReplOffset>,
-    /// Cursors of this node itself, which have their own bound.
+    /// Cursors of this node itself, such as that of the append-only file. They have a bound of their own.
     own_cursors: BTreeSet<CursorId>,
     /// The cursor of the append-only file, if it has one.
     file_cursor: Option<CursorId>,
     file_versions: FileVersions,
-    /// Whether a cursor was dropped since the last [`Log::take_cursor_lost`].
+    /// Whether a cursor has been dropped since the last call of [`Log::take_cursor_lost`].
     cursor_lost: bool,
     next_cursor: u64,
     /// The database selected in the stream, if known.
@@ -126,16 +127,16 @@ impl Log {
         &self.authority
     }
 
-    /// Starts a new stream and refuses local writes; see [`WriteAuthority::demote`].
+    /// Starts a new stream of a master and refuses local writes; see [`WriteAuthority::demote`].
     pub fn demote(&mut self) -> StreamEpoch {
         self.authority.demote()
     }
 
-    /// Accepts data of this stream from now on ([`WriteAuthority::admit_stream`]). Returns the position from which to
-    /// ask the master to continue; `None` if the data belongs to no history.
+    /// Accepts the data of this stream from now on ([`WriteAuthority::admit_stream`]). Returns the position from which
+    /// the master should continue, or `None` if the data belongs to no history.
     ///
     /// # Errors
-    /// If a newer stream has replaced this one.
+    /// A newer stream has replaced this one.
     pub fn accept_stream(&mut self, stream: StreamEpoch) -> Result<Option<Position>, StreamSuperseded> {
         if !self.authority.admit_stream(stream) {
             return Err(StreamSuperseded);
@@ -144,7 +145,7 @@ impl Log {
     }
 
     /// Makes this node a master ([`WriteAuthority::promote`]) whose history continues under the new id. The next append
-    /// selects its database again. Returns false if the node was a master already.
+    /// selects its database again. Returns false if the node already was a master.
     pub fn promote(&mut self, id: ReplId) -> bool {
         let promoted = self.authority.promote();
         if promoted && self.is_open() {
@@ -169,7 +170,7 @@ impl Log {
         Position { id: self.id, offset: self.end_offset }
     }
 
-    /// Returns the second replication id, and the offset up to which it is valid.
+    /// Returns the second replication id and the offset up to which the id is valid.
     #[must_use]
     pub fn second_history(&self) -> Option<Position> {
         self.second_history
@@ -187,29 +188,29 @@ impl Log {
         self.trim();
     }
 
-    /// Sets how many bytes a cursor may fall behind before it is dropped; zero for no bound. The bound is at least the
-    /// capacity, which is kept in any case.
+    /// Sets how many bytes a cursor may fall behind before it is dropped; zero means no bound. Smaller bounds than the
+    /// capacity have no effect.
     pub fn set_cursor_bound(&mut self, bytes: u64) {
         self.cursor_bound = bytes;
     }
 
-    /// Returns whether the log keeps bytes and counts offsets.
+    /// Returns whether the log retains bytes and counts offsets.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.retained.is_some()
     }
 
-    /// Returns the number of the first kept byte, counted from one, and the number of kept bytes.
+    /// Returns the number of the first retained byte, counted from one, and the number of retained bytes.
     #[must_use]
     pub fn retained_range(&self) -> Option<(u64, u64)> {
         let kept = self.retained.as_ref()?;
         Some((kept.start() + 1, kept.len()))
     }
 
-    /// Returns the number of bytes kept beyond the capacity for slow cursors.
+    /// Returns the number of bytes that are retained beyond the capacity for slow cursors.
     #[must_use]
     pub fn len_beyond_capacity(&self) -> u64 {
-        // Whole chunks are freed, so up to one more chunk is kept.
+        // Only whole chunks are freed, so up to one chunk more than the capacity is normal.
         let capacity = self.capacity.saturating_add(chunks::CHUNK as u64);
         self.retained.as_ref().map_or(0, |kept| kept.len().saturating_sub(capacity))
     }
@@ -233,7 +234,7 @@ impl Log {
         }
     }
 
-    /// Closes the log, which had no reader for `repl-backlog-ttl`.
+    /// Closes the log after it had no reader for `repl-backlog-ttl`.
     pub fn close(&mut self) {
         self.retained = None;
         self.drop_cursors();
@@ -253,7 +254,7 @@ impl Log {
     }
 
     /// Appends like [`Log::append`], but the append-only file gets other commands in place of some ranges of
-    /// `commands`. The ranges are in order, and their ends are command boundaries.
+    /// `commands`. The ranges must be in ascending order and end at command boundaries.
     pub fn append_with_file_versions(
         &mut self,
         db: u16,
@@ -277,13 +278,13 @@ impl Log {
         self.end_offset
     }
 
-    /// Returns the append-only file's versions of the ranges that begin at `from` or later. Versions that the file has
-    /// synced are not kept.
+    /// Returns the commands that the append-only file has in place of ranges beginning at `from` or later. Versions
+    /// that the file has already synced are dropped.
     pub fn file_versions(&self, from: ReplOffset) -> impl Iterator<Item = &FileVersion> {
         self.file_versions.from(from)
     }
 
-    /// Appends a command for the replicas that changes no data (PING, REPLCONF GETACK).
+    /// Appends a command that changes no data (PING, REPLCONF GETACK), for the replicas.
     pub fn append_control(&mut self, bytes: &[u8]) -> ReplOffset {
         if self.authority.logs_local_effects() {
             self.push(bytes);
@@ -291,8 +292,8 @@ impl Log {
         self.end_offset
     }
 
-    /// Appends bytes of the master's stream unchanged, so that the replica's log equals its master's. Returns false and
-    /// drops the bytes if the stream is superseded or not accepted yet.
+    /// Appends bytes of the master's stream unchanged, so that this replica's log equals the master's. Returns false
+    /// and drops the bytes if the stream was superseded or is not accepted yet.
     pub fn append_stream(&mut self, stream: StreamEpoch, bytes: &[u8]) -> bool {
         let taken = self.authority.accepts_stream(stream);
         if taken {
@@ -309,17 +310,18 @@ impl Log {
         }
     }
 
-    /// Makes the next append select its database, for a new reader that does not know the current one.
+    /// Makes the next append start with a SELECT, for a new reader that does not know the selected database.
     pub fn reset_selected_db(&mut self) {
         self.selected_db = None;
     }
 
-    /// Returns the oldest offset that a cursor may have with this bound in bytes; a bound of zero allows every offset.
+    /// Returns the oldest offset at which a cursor may be without exceeding the bound in bytes; a bound of zero allows
+    /// every offset.
     fn oldest_allowed_offset(&self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.end_offset.0.saturating_sub(bound.max(self.capacity)) }
     }
 
-    /// Frees bytes that neither the capacity nor a cursor within its bound needs.
+    /// Frees the bytes that are beyond the capacity and that no cursor within its bound needs.
     fn trim(&mut self) {
         let (farthest, own) =
             (self.oldest_allowed_offset(self.cursor_bound), self.oldest_allowed_offset(OWN_CURSOR_BOUND));
@@ -340,10 +342,11 @@ impl Log {
             !lost.is_empty() && self.cursors.values().any(|position| lost.contains(&position.0));
     }
 
-    /// Returns the offset from which a replica with this id continues if it lacks the bytes from `first_byte` on.
+    /// Returns the offset from which a replica with this replication id continues if its first missing byte is
+    /// `first_byte`.
     ///
     /// # Errors
-    /// If the replica needs a full synchronisation.
+    /// The replica needs a full synchronisation.
     pub fn resume(&self, id: &[u8], first_byte: i64) -> Result<ReplOffset, FullSyncReason> {
         if id == b"?" {
             return Err(FullSyncReason::Requested);
@@ -359,8 +362,8 @@ impl Log {
             }
         }
         let kept = self.retained.as_ref().ok_or(FullSyncReason::NoBacklog)?;
-        // More may be kept than the cursor bound allows. A cursor beyond the bound would be dropped at once, and the
-        // replica would reconnect for ever.
+        // The log may retain more bytes than the cursor bound allows. A cursor beyond the bound would be dropped at
+        // once, and the replica would reconnect for ever.
         let from = kept.start().max(self.oldest_allowed_offset(self.cursor_bound));
         if offset < from || offset > self.end_offset.0 {
             return Err(FullSyncReason::OutsideBacklog);
@@ -368,7 +371,7 @@ impl Log {
         Ok(ReplOffset(offset))
     }
 
-    /// Adds a cursor at offset `at`. The log keeps the bytes from there on, up to the cursor bound.
+    /// Adds a cursor at offset `at`. The log retains the bytes from `at` on, up to the cursor bound.
     pub fn add_cursor(&mut self, at: ReplOffset) -> CursorId {
         self.next_cursor += 1;
         let cursor = CursorId(self.next_cursor);
@@ -376,22 +379,22 @@ impl Log {
         cursor
     }
 
-    /// Adds the cursor of the append-only file, and keeps the file's versions of ranges from there on.
+    /// Adds the cursor of the append-only file at offset `at`, and retains the file's versions of later ranges.
     pub fn add_file_cursor(&mut self, at: ReplOffset) -> CursorId {
         let cursor = self.add_own_cursor(at);
         self.file_cursor = Some(cursor);
         cursor
     }
 
-    /// Adds a cursor for this node itself (its append-only file). Its bound is larger than a replica's, because a
-    /// replica can resynchronise while the append-only file would need a rewrite.
+    /// Adds a cursor for this node itself (its append-only file). Its bound is larger than a replica's, because a lost
+    /// cursor costs a rewrite of the append-only file instead of a resynchronisation.
     pub fn add_own_cursor(&mut self, at: ReplOffset) -> CursorId {
         let cursor = self.add_cursor(at);
         self.own_cursors.insert(cursor);
         cursor
     }
 
-    /// Moves a cursor and frees the bytes before it.
+    /// Moves a cursor forward and frees the bytes that no cursor needs any more.
     pub fn move_cursor(&mut self, cursor: CursorId, to: ReplOffset) {
         if let Some(position) = self.cursors.get_mut(&cursor) {
             *position = to;
@@ -416,7 +419,7 @@ impl Log {
     /// Reads up to `max` bytes into `out` and advances the cursor. Reads nothing at the end of the log.
     ///
     /// # Errors
-    /// If the bytes are gone: the cursor was too slow, or the history was replaced.
+    /// The bytes are no longer retained: the cursor was too slow, or the history was replaced.
     pub fn read(&mut self, cursor: CursorId, max: usize, out: &mut Vec<u8>) -> Result<(), CursorLost> {
         let position = self.cursors.get_mut(&cursor).ok_or(CursorLost)?;
         let kept = self.retained.as_ref().filter(|kept| position.0 >= kept.start()).ok_or(CursorLost)?;
@@ -428,10 +431,10 @@ impl Log {
         Ok(())
     }
 
-    /// Reads exactly `len` bytes at offset `from` into `out`. The caller has a cursor at or before `from`.
+    /// Reads exactly `len` bytes at offset `from` into `out`. The caller must have a cursor at or before `from`.
     ///
     /// # Errors
-    /// If the bytes are gone.
+    /// The bytes are no longer retained.
     pub fn read_exact_at(&self, from: ReplOffset, len: usize, out: &mut Vec<u8>) -> Result<(), CursorLost> {
         let kept = self.retained.as_ref().filter(|kept| from.0 >= kept.start()).ok_or(CursorLost)?;
         let before = out.len();
@@ -447,13 +450,14 @@ impl Log {
         self.cursors.get(&cursor).copied()
     }
 
-    /// Returns whether the bytes from `at` on are still kept.
+    /// Returns whether the bytes from `at` on are still retained.
     #[must_use]
     pub fn retains(&self, at: ReplOffset) -> bool {
         self.retained.as_ref().is_some_and(|kept| kept.start() <= at.0)
     }
 
-    /// Returns whether a cursor was dropped since the last call. The owner of an idle cursor would not notice.
+    /// Returns whether a cursor was dropped since the last call. The reader of an idle cursor would not notice
+    /// otherwise.
     pub fn take_cursor_lost(&mut self) -> bool {
         std::mem::take(&mut self.cursor_lost)
     }
@@ -461,14 +465,14 @@ impl Log {
     /// Returns the number of bytes that the cursor has not read yet.
     ///
     /// # Errors
-    /// If the cursor was dropped.
+    /// The cursor was dropped.
     pub fn unread_bytes(&self, cursor: CursorId) -> Result<u64, CursorLost> {
         let position = self.cursors.get(&cursor).ok_or(CursorLost)?;
         self.end_offset.0.checked_sub(position.0).ok_or(CursorLost)
     }
 
-    /// Adopts a master's id and offset after a full synchronisation. The kept bytes belong to another history, so every
-    /// cursor is dropped.
+    /// Adopts a master's replication id and offset after a full synchronisation. Drops all cursors, because the
+    /// retained bytes belong to another history.
     pub fn adopt_history(&mut self, position: Position) {
         self.id = position.id;
         self.second_history = None;
@@ -478,8 +482,8 @@ impl Log {
         self.selected_db = None;
     }
 
-    /// Adopts a master's history ([`Log::adopt_history`]) once its snapshot is loaded. If this node was promoted during
-    /// the load, the history continues under the new id `own`.
+    /// Adopts a master's history ([`Log::adopt_history`]) after its snapshot was loaded. If this node was promoted
+    /// during the load, the history continues under the new id `own`.
     pub fn adopt_loaded_history(&mut self, position: Position, own: ReplId) {
         self.adopt_history(position);
         if self.authority.mode() == WriteMode::Master {
@@ -488,8 +492,8 @@ impl Log {
     }
 
     /// Continues the history under another id: that of a promoted master after a partial synchronisation, or a new id
-    /// where later writes may differ from those of other nodes. The old id stays valid up to here. Replicas would count
-    /// later bytes under the old id, so their cursors are dropped.
+    /// where later writes may differ from those of other nodes. The old id stays valid up to the current end of the
+    /// log. Cursors are dropped, because replicas would count later bytes under the old id.
     pub fn change_id(&mut self, id: ReplId) {
         if id != self.id {
             self.second_history = Some(self.position());
@@ -499,8 +503,8 @@ impl Log {
         self.selected_db = None;
     }
 
-    /// Starts a new history that no replica can continue from: the data lacks something that other nodes with the old
-    /// id have.
+    /// Starts a new history from which no replica can continue, because this node's data lacks something that other
+    /// nodes with the old id have.
     pub fn start_new_history(&mut self, id: ReplId) {
         self.change_id(id);
         self.second_history = None;

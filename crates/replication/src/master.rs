@@ -1,17 +1,17 @@
 //! The state machine of a master that serves replicas.
 //!
-//! A connection that sends PSYNC becomes a replica. If the backlog still has what the replica lacks, it gets the stream
-//! at once. Otherwise it waits for a snapshot. Replicas that wait together share one snapshot, which starts after
-//! `repl-diskless-sync-delay` so that more replicas can join. A replica that arrives while a snapshot is written to a
-//! file shares that snapshot as well. A replica waits for the next snapshot if it arrives while a snapshot is being
-//! sent, or if it needs another format or other contents than the replica that has waited longest.
+//! A connection that sends PSYNC becomes a replica. If the backlog still contains what the replica lacks, the replica
+//! gets the stream at once. Otherwise it waits for a snapshot. Replicas that wait together share one snapshot, which
+//! starts after `repl-diskless-sync-delay` so that more replicas can join. A replica that arrives while a snapshot is
+//! written to a file shares that snapshot as well. A replica waits for the next snapshot if it arrives while a snapshot
+//! is being sent, or if it needs another format or other contents than the replica that has waited longest.
 //!
 //! After the snapshot a replica gets the stream from the snapshot's position: at once if the length of the snapshot was
-//! announced, otherwise when it acknowledges that it has loaded the snapshot. A Redis replica would miss the end mark
-//! if stream bytes followed it in the same packet. A dual-channel replica ([`dual`]) gets the stream as soon as the
-//! snapshot is taken.
+//! announced, otherwise when the replica acknowledges that it has loaded the snapshot. A Redis replica would miss the
+//! end mark if stream bytes followed it in the same packet. A dual-channel replica ([`dual`]) gets the stream as soon
+//! as the snapshot is taken.
 //!
-//! The state machine only decides. The caller takes snapshots, transfers bytes and keeps a cursor of the log per
+//! The state machine only makes decisions. The caller takes snapshots, transfers bytes and has one log cursor per
 //! replica.
 //!
 //! Invariants: only acknowledged offsets count (WAIT, `min-replicas-to-write`); at most one snapshot is in progress;
@@ -47,28 +47,28 @@ pub struct PeerId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransferId(pub u64);
 
-/// How often replicas are checked for timeouts and those that wait for a snapshot get an empty line.
+/// Interval of checking replicas for timeouts and sending empty lines to those that wait for a snapshot.
 const CHECK_PERIOD: Duration = Duration::from_secs(1);
 
-/// The configuration, with the options' names in redis.conf.
+/// The configuration of a master. Each field is documented with its redis.conf option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterConfig {
     /// `repl-ping-replica-period`: the interval of PINGs in the stream.
     pub ping_period: Duration,
     /// `repl-timeout`: a replica that is silent for this long is closed.
     pub timeout: Duration,
-    /// `repl-diskless-sync`: snapshots are streamed to replicas instead of written to a file first.
+    /// `repl-diskless-sync`: snapshots are streamed to replicas instead of being written to a file first.
     pub diskless: bool,
     /// `repl-diskless-sync-delay`: how long a snapshot waits for more replicas to share it.
     pub diskless_delay: Duration,
-    /// `repl-diskless-sync-max-replicas`: as soon as this many replicas wait, a snapshot starts at once; 0 disables
+    /// `repl-diskless-sync-max-replicas`: a snapshot starts at once when this many replicas wait for it; 0 disables
     /// this rule.
     pub diskless_max_replicas: usize,
     /// `dual-channel-replication-enabled`: replicas may fetch the snapshot over a second connection.
     pub dual_channel: bool,
-    /// `repl-backlog-ttl`; zero keeps the backlog for ever.
+    /// `repl-backlog-ttl`: how long the log stays open without a reader; zero means for ever.
     pub backlog_ttl: Duration,
-    /// `min-replicas-max-lag`: a replica counts as good if it sent something within this time.
+    /// `min-replicas-max-lag`: a replica counts as good if the master received something from it within this time.
     pub max_lag: Duration,
     /// `client-output-buffer-limit replica`: pending bytes above which a replica is closed.
     pub output_limit: OutputLimit,
@@ -77,8 +77,8 @@ pub struct MasterConfig {
 }
 
 impl MasterConfig {
-    /// Returns the output limit, but at least the backlog size: a replica that continues from the start of the backlog
-    /// would otherwise be closed at once, and reconnect for ever.
+    /// Returns the output limit, raised to at least the backlog size: a replica that continues from the start of the
+    /// backlog would otherwise be disconnected at once, and reconnect for ever.
     fn effective_output_limit(&self) -> OutputLimit {
         self.output_limit.raised_to(self.backlog)
     }
@@ -102,19 +102,19 @@ pub enum MasterEvent {
     SnapshotTaken {
         /// The id from [`MasterAction::Snapshot`].
         transfer: TransferId,
-        /// The position in the log at which the snapshot was taken.
+        /// The log position at which the snapshot was taken.
         position: Position,
-        /// The database selected in the stream at that position; `None` if the stream selects one next.
+        /// The database selected in the stream at that position; `None` if the stream starts with a SELECT.
         db: Option<u16>,
     },
-    /// The snapshot was written completely to its file.
+    /// The whole snapshot has been written to its file.
     Written {
         /// The id from [`MasterAction::Snapshot`].
         transfer: TransferId,
     },
-    /// The snapshot was sent to this replica.
+    /// The whole snapshot has been sent to this replica.
     Sent {
-        /// The replica that has the whole snapshot.
+        /// The replica that received the snapshot.
         peer: PeerId,
     },
     /// The snapshot could not be taken or sent.
@@ -128,7 +128,7 @@ pub enum MasterEvent {
         peer: PeerId,
         /// The offset up to which it has applied the stream.
         offset: ReplOffset,
-        /// The offset up to which the append-only file of the replica is on disk; `None` if it has no such file.
+        /// The offset up to which the replica's append-only file is on disk; `None` if the replica has no such file.
         synced_offsets: Option<ReplOffset>,
     },
     /// The replica sent something other than an acknowledgement, which shows that it is alive.
@@ -136,21 +136,21 @@ pub enum MasterEvent {
         /// The replica that is alive.
         peer: PeerId,
     },
-    /// The number of bytes in the log that the replica was not sent yet; reported before each deadline.
+    /// The number of log bytes that have not been sent to the replica yet; reported before each deadline.
     PendingBytes {
-        /// The replica that receives these bytes.
+        /// The replica that these bytes are destined for.
         peer: PeerId,
         /// The bytes between the cursor of the replica and the end of the log.
         bytes: u64,
     },
-    /// The connection of a replica closed, without a [`MasterAction::Close`].
+    /// The connection of a replica was closed, but not by [`MasterAction::Close`].
     Closed {
         /// The replica that is gone.
         peer: PeerId,
     },
-    /// This node became a master or a replica; its own replicas stay connected.
+    /// This node was promoted or demoted; its own replicas stay connected.
     RoleChanged {
-        /// Whether this node is a master now.
+        /// Whether this node is now a master.
         master: bool,
     },
     /// The history of this node was replaced: its replicas must resynchronise.
@@ -160,35 +160,35 @@ pub enum MasterEvent {
 /// An action for the caller to perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MasterAction {
-    /// Take a snapshot for these replicas and report its position.
+    /// Take a snapshot for these replicas and report its log position.
     Snapshot {
         /// The id under which the caller reports the progress of the snapshot.
         transfer: TransferId,
         /// The replicas that wait for this snapshot.
         peers: Vec<PeerId>,
-        /// Whether to stream the snapshot directly with an end mark, instead of writing a file first and reporting when
-        /// the file is complete.
+        /// Whether to stream the snapshot directly with an end mark. Otherwise it is written to a file first, and the
+        /// caller reports when the file is complete.
         eof: bool,
         /// The RDB format and the parts that the replicas requested.
         format: SnapshotFormat,
     },
-    /// Send `+FULLRESYNC`, and keep the log from this position on.
+    /// Send `+FULLRESYNC`, and retain the log from this position on.
     FullResync {
         /// The replica to inform.
         peer: PeerId,
         /// The position of the snapshot, from which the stream will continue.
         position: Position,
     },
-    /// Keep the log for a replica that joins a snapshot taken earlier.
+    /// Retain the log from an earlier position for a replica that joins an existing snapshot.
     KeepLog {
         /// The replica that joins the snapshot.
         peer: PeerId,
-        /// The position of the snapshot, from which the log must be kept.
+        /// The position of the snapshot; the log must be retained from here on.
         from: ReplOffset,
     },
     /// Stream the snapshot to this replica.
     SendSnapshot {
-        /// The replica that gets the snapshot while it is taken.
+        /// The replica that receives the snapshot while it is being taken.
         peer: PeerId,
     },
     /// Send the snapshot file, preceded by its length.
@@ -203,13 +203,13 @@ pub enum MasterAction {
         /// The id from [`MasterAction::Snapshot`].
         transfer: TransferId,
     },
-    /// Send `+CONTINUE`, which accepts a partial synchronisation.
+    /// Send `+CONTINUE`, which accepts the request for a partial synchronisation.
     Continue {
         /// The replica that can continue.
         peer: PeerId,
-        /// The replication id to send, if the replica supports a changed one.
+        /// The replication id to send; `None` if the replica does not support a changed id.
         id: Option<ReplId>,
-        /// Whether to add the state of migrating slots to the line.
+        /// Whether to add the state of migrating slots to the reply.
         with_slot_states: bool,
     },
     /// Send the log from this offset on.
@@ -225,10 +225,11 @@ pub enum MasterAction {
         peer: PeerId,
         /// The position from which the stream continues over the main connection.
         position: Position,
-        /// The database selected in the stream at that position; `None` if the stream selects one next.
+        /// The database selected in the stream at that position; `None` if the stream starts with a SELECT.
         db: Option<u16>,
     },
-    /// Remove the cursor of the snapshot connection, because the replica gets the stream over its main connection.
+    /// Remove the log cursor of the snapshot connection, because the replica now gets the stream over its main
+    /// connection.
     RemoveCursor {
         /// The connection that transferred the snapshot.
         peer: PeerId,
@@ -238,7 +239,7 @@ pub enum MasterAction {
         /// The replica that waits for a snapshot.
         peer: PeerId,
     },
-    /// Append a PING to the log, for the replicas to see that the master is alive.
+    /// Append a PING to the log, which tells the replicas that the master is alive.
     Ping,
     /// Close the connection of a replica.
     Close {
@@ -257,7 +258,7 @@ pub enum CloseReason {
     /// The replica sent nothing for `repl-timeout`.
     #[error("it has been silent for too long")]
     TimedOut,
-    /// The replica's pending bytes exceed the output limit or were dropped from the log.
+    /// The replica's pending bytes exceed the output limit, or the log no longer retains them.
     #[error("it is too far behind")]
     TooFarBehind,
     /// The snapshot could not be taken or sent.
@@ -281,7 +282,7 @@ struct Transfer {
     format: SnapshotFormat,
     /// Whether the snapshot is streamed directly instead of being written to a file.
     is_streamed: bool,
-    /// The position of a snapshot that is still being written to its file, so that replicas can join it.
+    /// The log position of a snapshot whose file is still being written, so that replicas can join; `None` otherwise.
     joinable_position: Option<Position>,
 }
 
@@ -290,19 +291,19 @@ struct Transfer {
 pub enum AwaitedSnapshot {
     /// A snapshot that starts after `repl-diskless-sync-delay`.
     Delayed,
-    /// The next snapshot, after one that is being streamed to other replicas.
+    /// The next snapshot, because the current one is being streamed to other replicas.
     NextAfterStreamed,
-    /// The next snapshot, after one in a file that has another format or is already being sent.
+    /// The next snapshot, because the current one has another format, or its file is already being sent.
     NextAfterFile,
-    /// A snapshot that is being written to a file for other replicas too.
+    /// The current snapshot, which is being written to a file for other replicas.
     JoinedOpenFile,
 }
 
-/// The state machine of a master, or of a replica that serves sub-replicas.
+/// The state machine of a master, or of a replica that has replicas of its own.
 #[derive(Debug)]
 pub struct Master {
     config: MasterConfig,
-    /// Whether this node is a master. A replica passes on its master's PINGs and sends none of its own.
+    /// Whether this node is a master. A replica forwards its master's PINGs instead of sending its own.
     master: bool,
     peers: BTreeMap<PeerId, ConnectedReplica>,
     transfer: Option<Transfer>,
@@ -310,7 +311,7 @@ pub struct Master {
     next_pending_check: Instant,
     /// The time of the last PING, from which the next one is scheduled.
     last_ping: Instant,
-    /// When the last replica disconnected; `None` while there are replicas.
+    /// When the last replica disconnected; `None` while replicas are connected.
     without_replicas_since: Option<Instant>,
     throttle: Throttle,
 }
@@ -332,24 +333,25 @@ impl Master {
         }
     }
 
-    /// Changes the configuration. It applies at once, so the caller must ask for [`Master::next_deadline`]
-    /// again.
+    /// Changes the configuration at once. The caller must query [`Master::next_deadline`] afterwards, because the
+    /// deadline may have changed.
     pub fn set_config(&mut self, config: MasterConfig) {
         self.config = config;
     }
 
-    /// Returns the replicas, ordered by connection.
+    /// Returns the replicas with their state, ordered by connection id.
     pub fn peers(&self) -> impl ExactSizeIterator<Item = (PeerId, &ConnectedReplica)> {
         self.peers.iter().map(|(id, peer)| (*id, peer))
     }
 
-    /// Returns whether this replica is connected, or expected over another connection.
+    /// Returns whether this replica is connected over this connection or expected over another one.
     #[must_use]
     pub fn has_replicas(&self, peer: PeerId) -> bool {
         self.peers.contains_key(&peer)
     }
 
-    /// Returns which snapshot a replica waits for that has just requested one.
+    /// Returns the snapshot that a replica waits for after requesting a full synchronisation; `None` if it does not
+    /// wait.
     #[must_use]
     pub fn awaited_snapshot(&self, peer: PeerId) -> Option<AwaitedSnapshot> {
         match (self.peers.get(&peer)?.phase, &self.transfer) {
@@ -369,20 +371,20 @@ impl Master {
         self.transfer.as_ref().is_some_and(|transfer| transfer.is_streamed)
     }
 
-    /// Returns the replicas that receive the stream. A node that has reconnected before its old connection timed out
-    /// counts once, by its last connection.
+    /// Returns the replicas that receive the stream. A replica that reconnected before its old connection timed out
+    /// counts once, with its last connection.
     pub fn online_replicas(&self) -> impl Iterator<Item = &ConnectedReplica> + Clone {
         self.latest_connections(ConnectedReplica::is_online)
     }
 
-    /// Returns how many replicas a shutdown waits for: those that receive the stream and those that are still loading a
-    /// snapshot. INFO shows both as online, and the latter have not acknowledged anything yet.
+    /// Returns the number of replicas that a shutdown waits for: those that receive the stream and those that are still
+    /// loading a snapshot. INFO shows both as online. A loading replica has not acknowledged any offset yet.
     #[must_use]
     pub fn replicas_awaited_at_shutdown(&self) -> usize {
         self.latest_connections(|peer| peer.state() == PeerState::Online).count()
     }
 
-    /// Returns the replicas that satisfy the condition, each node by its last connection.
+    /// Returns the replicas that satisfy the condition. Of several connections of one node, only the last counts.
     fn latest_connections(
         &self,
         is_of_kind: fn(&ConnectedReplica) -> bool,
@@ -397,7 +399,7 @@ impl Master {
         last.map(|(_, peer)| peer)
     }
 
-    /// Returns the synced offset of each online replica that has an append-only file.
+    /// Returns the offset up to which the append-only file is on disk, for each online replica that has such a file.
     pub fn synced_offsets(&self) -> Vec<ReplOffset> {
         self.online_replicas().filter_map(|peer| peer.synced).collect()
     }
@@ -407,9 +409,9 @@ impl Master {
         self.online_replicas().filter_map(|peer| peer.acknowledged).collect()
     }
 
-    /// Returns how many replicas must acknowledge the state of migrating slots. `None` if the state must not be
-    /// replicated because a connected replica would not understand it. With zero replicas the state is still logged,
-    /// for replicas that reconnect.
+    /// Returns how many replicas must acknowledge the state of migrating slots. `None` if a connected replica does not
+    /// support this state, so that it must not be replicated. Without replicas the result is 0 and the state is still
+    /// logged, for replicas that reconnect.
     #[must_use]
     pub fn slot_move_reader_count(&self) -> Option<usize> {
         let mut stay = self.peers.values().filter(|peer| !peer.profile.is_rdb_only);
@@ -418,7 +420,7 @@ impl Master {
     }
 
     /// Returns the node ids of the online replicas that have everything before `offset`. `None` if a connected replica
-    /// does not understand being named as successor in the stream.
+    /// does not support the message that names the master's successor in the stream.
     pub fn in_sync_node_ids(&self, offset: ReplOffset) -> Option<Vec<NodeId>> {
         let mut stay = self.peers.values().filter(|peer| !peer.profile.is_rdb_only);
         let in_sync =
@@ -427,7 +429,7 @@ impl Master {
         stay.all(|peer| peer.profile.node.is_some()).then_some(nodes)
     }
 
-    /// Returns the number of online replicas that sent something within `min-replicas-max-lag`.
+    /// Returns the number of online replicas from which the master received something within `min-replicas-max-lag`.
     #[must_use]
     pub fn good_replica_count(&self, now: Instant) -> usize {
         self.online_replicas().filter(|peer| peer.lag_seconds(now) <= self.config.max_lag.as_secs()).count()
@@ -439,8 +441,8 @@ impl Master {
         self.throttle.delay(now, pending, self.config.effective_output_limit())
     }
 
-    /// Schedules by the current period: a PING that was due by a shorter earlier period would advance the offset past
-    /// the point where a promoted replica branched off.
+    /// Returns when to send the next PING by the current period. A PING scheduled with an earlier, shorter period would
+    /// advance the offset past the point where a promoted replica branched off.
     fn next_ping(&self) -> Instant {
         self.last_ping + self.config.ping_period
     }
@@ -491,13 +493,14 @@ impl Master {
             }
             MasterEvent::PendingBytes { peer, bytes } => self.on_pending(now, peer, bytes, out),
             MasterEvent::Closed { peer } => {
-                // The log dropped the cursor of this replica before a deadline noticed that the replica is too slow.
+                // The log dropped the cursor of this replica, so the replica is too slow, although no deadline has
+                // reported it yet.
                 let limit = self.config.effective_output_limit().hard;
                 if limit > 0 && self.peers.get(&peer).is_some_and(|peer| peer.pending_bytes > limit / 2) {
                     self.throttle.on_replica_closed(now);
                 }
-                // A dual-channel replica closes this connection itself when it has the snapshot. Its main connection is
-                // still to come.
+                // A dual-channel replica closes its RDB channel when it has the snapshot. Its main channel has yet to
+                // connect.
                 if !self.peers.get(&peer).is_some_and(ConnectedReplica::has_snapshot) {
                     self.remove_peer(now, peer, out);
                 }
@@ -547,7 +550,8 @@ impl Master {
         self.start_due_snapshot(now, out);
     }
 
-    /// Lets waiting replicas share the snapshot that is being written to a file, if its format and contents fit.
+    /// Lets waiting replicas share the snapshot that is being written to a file, if its format and contents match their
+    /// requests.
     fn join_open_transfer(&mut self, out: &mut Vec<MasterAction>) {
         let Some(Transfer { id: transfer, format: form, joinable_position: Some(position), .. }) =
             &self.transfer
@@ -569,7 +573,8 @@ impl Master {
         }
     }
 
-    /// Returns when to take a snapshot for the waiting replicas: at once, after the delay, or when enough of them wait.
+    /// Returns when to take a snapshot for the waiting replicas: at once, after the delay, or when enough replicas
+    /// wait.
     fn snapshot_due_at(&self) -> Option<Instant> {
         let waiting = self.peers.values().filter_map(ConnectedReplica::waiting_since);
         let first = waiting.clone().min()?;
@@ -579,7 +584,8 @@ impl Master {
         Some(if at_once { first } else { first + self.config.diskless_delay })
     }
 
-    /// Returns whether the snapshot can be streamed without a length, as a dual-channel replica was promised.
+    /// Returns whether a snapshot for the waiting replicas may be streamed without a length, as dual-channel replicas
+    /// expect.
     fn can_stream_to_waiting(&self) -> bool {
         let mut waiting = self.peers.values().filter(|peer| peer.waiting_since().is_some());
         let may = self.config.diskless || waiting.clone().any(|peer| peer.profile.rdb_channel);
@@ -676,7 +682,7 @@ impl Master {
         }
     }
 
-    /// Ends the snapshot once the last of its replicas has received it or disconnected, and starts the next one.
+    /// Ends the transfer once all its replicas have received the snapshot or disconnected, and starts the next one.
     fn end_transfer(&mut self, now: Instant, out: &mut Vec<MasterAction>) {
         let Some(transfer) = self.transfer.as_ref().map(|transfer| transfer.id) else { return };
         if self.peers.values().any(|peer| peer.is_in_transfer(transfer)) {

@@ -8,12 +8,13 @@
 //! | 1 | receives PSYNC or SYNC: [`MasterDriverEvent::PsyncReceived`] | checks the log and adds a cursor under the same lock |
 //! | 2 | [`MasterDriverAction::Snapshot`]: takes a snapshot and records the log's position with [`SnapshotPosition::record`] | |
 //! | 3 | [`MasterDriverEvent::SnapshotTaken`] | sends the position and announces the snapshot |
-//! | | for a snapshot on disk: [`MasterDriverEvent::Written`] | lists the replicas that get it: [`MasterDriverAction::SendFile`] |
-//! | 4 | [`MasterDriverAction::SendSnapshot`] or [`MasterDriverAction::SendFile`]: sends it; [`MasterDriverEvent::Sent`] | |
+//! | | for a snapshot on disk: [`MasterDriverEvent::Written`] | lists the replicas to send the file to: [`MasterDriverAction::SendFile`] |
+//! | 4 | [`MasterDriverAction::SendSnapshot`] or [`MasterDriverAction::SendFile`]: sends the snapshot; [`MasterDriverEvent::Sent`] | |
 //! | 5 | [`MasterDriverAction::Stream`]: sends the log from the cursor on, until the connection closes | |
 //!
-//! Invariants: a replica that gets the stream has had its cursor since its position was determined, so the log keeps
-//! every byte that it still needs. A cursor is removed with its replica, whatever the reason.
+//! Invariants: a replica that gets the stream has had its cursor since its position was determined, so the log retains
+//! every byte that the replica still needs. A cursor is removed together with its replica, for whatever reason the
+//! replica is removed.
 
 #[cfg(test)]
 mod tests;
@@ -29,15 +30,15 @@ use crate::log::{CursorId, FullSyncReason, Log, Position};
 use crate::master::{self, CloseReason, Master, MasterAction, MasterConfig, PeerId, TransferId};
 use crate::psync::{PeerProfile, PsyncRequest, ReplconfError, SLOT_STATES, SnapshotFormat};
 
-/// How often the pending bytes are checked while a replica is behind. An output buffer limit can be exceeded within a
-/// second.
+/// Interval of checking the pending bytes while a replica is behind. It is short because an output buffer limit can be
+/// exceeded within a second.
 const PENDING_PERIOD: Duration = Duration::from_millis(100);
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// Exclusive access to a log that is shared with other threads.
 pub trait LogLock {
-    /// Runs `work` under the log's lock. `work` must not take another lock.
+    /// Runs `work` while the log is locked. `work` must not take another lock.
     fn with_log<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R;
 }
 
@@ -52,17 +53,17 @@ impl LogLock for Log {
 pub struct SnapshotPosition {
     /// The id from [`MasterDriverAction::Snapshot`].
     pub transfer: TransferId,
-    /// The position in the log at which the snapshot was taken.
+    /// The log position at which the snapshot was taken.
     pub position: Position,
-    /// The database selected in the stream at that position; `None` if the stream selects one next.
+    /// The database selected in the stream at that position; `None` if the stream starts with a SELECT.
     pub db: Option<u16>,
     /// The cursors at that position, one for each replica that gets the snapshot.
     pub cursors: Vec<(PeerId, CursorId)>,
 }
 
 impl SnapshotPosition {
-    /// Records the position of a snapshot while all slots are locked. The log is open. `db` is the database selected in
-    /// the stream if the replicas are told it; with `None` the stream selects one next.
+    /// Records the position of a snapshot. Must be called while all slots are locked and the log is open. `db` is the
+    /// database selected in the stream, if it is sent to the replicas; with `None` the stream starts with a SELECT.
     pub fn record(log: &mut Log, transfer: TransferId, peers: &[PeerId], db: Option<u16>) -> Self {
         if db.is_none() {
             log.reset_selected_db();
@@ -73,7 +74,7 @@ impl SnapshotPosition {
     }
 }
 
-/// An event that the process reports.
+/// An event that the process reports to the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MasterDriverEvent {
     /// The time of [`MasterDriver::next_deadline`] has come.
@@ -89,9 +90,9 @@ pub enum MasterDriverEvent {
     },
     /// A snapshot was taken at this position.
     SnapshotTaken(SnapshotPosition),
-    /// The snapshot was written to its file.
+    /// The whole snapshot has been written to its file.
     Written(TransferId),
-    /// The snapshot was sent to this replica.
+    /// The whole snapshot has been sent to this replica.
     Sent(PeerId),
     /// The snapshot could not be taken or sent.
     TransferFailed(TransferId),
@@ -101,7 +102,7 @@ pub enum MasterDriverEvent {
         peer: PeerId,
         /// The offset up to which it has applied the stream.
         offset: ReplOffset,
-        /// The offset up to which the append-only file of the replica is on disk; `None` if it has no such file.
+        /// The offset up to which the replica's append-only file is on disk; `None` if the replica has no such file.
         synced: Option<ReplOffset>,
     },
     /// The replica sent something other than an acknowledgement, which shows that it is alive.
@@ -116,17 +117,17 @@ pub enum MasterDriverEvent {
     HistoryReplaced,
 }
 
-/// How the master answers PSYNC, for the statistics.
+/// The kind of synchronisation with which the master answers PSYNC, for the statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PsyncAnswer {
     /// The replica gets only the bytes that it lacks.
     Partial {
         /// The offset from which the replica continues.
         from: ReplOffset,
-        /// The number of bytes from there to the end of the log.
+        /// The number of bytes from this offset to the end of the log.
         missing_bytes: u64,
     },
-    /// The replica gets a snapshot first; the reason is missing if the replica sent SYNC.
+    /// The replica gets a snapshot first. The reason is `None` if the replica sent SYNC.
     Full(Option<FullSyncReason>),
 }
 
@@ -159,7 +160,7 @@ pub enum MasterDriverAction {
     },
     /// Stream the snapshot to this replica.
     SendSnapshot(PeerId),
-    /// Send the snapshot file, preceded by its length, to these replicas only.
+    /// Send the snapshot file, preceded by its length.
     SendFile {
         /// The id from [`MasterDriverAction::Snapshot`].
         transfer: TransferId,
@@ -168,30 +169,30 @@ pub enum MasterDriverAction {
     },
     /// Send the log from the cursor on, until the connection closes.
     Stream(PeerId, CursorId),
-    /// Append these bytes to the log, for the replicas only.
+    /// Append these bytes to the log. They concern only the replicas and change no data.
     Append(&'static [u8]),
-    /// Close the connection. No [`MasterDriverEvent::Closed`] is expected afterwards.
+    /// Close the connection. The process reports no [`MasterDriverEvent::Closed`] for it.
     Close(PeerId, CloseReason),
     /// Close the log, which has had no reader for `repl-backlog-ttl`.
     CloseLog,
 }
 
-/// Formats `+CONTINUE` for a replica that accepts the state of migrating slots.
+/// Formats the reply `+CONTINUE` for a replica that supports the state of migrating slots.
 #[must_use]
 pub fn continue_line(id: ReplId, slot_states: &str) -> Vec<u8> {
     format!("+CONTINUE {id} {SLOT_STATES}{slot_states}\r\n").into_bytes()
 }
 
-/// The condition for the next check of pending bytes. Both fields must be satisfied.
+/// When the pending bytes must be checked next. Both conditions must be satisfied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextPendingCheck {
-    /// The next check is due once the log has grown beyond this offset. `None` if a replica is already behind.
+    /// The check is due once the log has grown beyond this offset; `None` if a replica is already behind.
     pub log_end: Option<ReplOffset>,
-    /// The next check is not due before this time.
+    /// The check is not due before this time.
     pub earliest_check: Instant,
 }
 
-/// Drives the master side of replication.
+/// Drives the master side of replication. See the module documentation.
 #[derive(Debug)]
 pub struct MasterDriver {
     master: Master,
@@ -204,7 +205,7 @@ pub struct MasterDriver {
 #[derive(Debug)]
 struct PendingCheck {
     checked_at: Instant,
-    /// The end of the log at that check, if every replica had caught up.
+    /// The end of the log at that check; `None` if a replica was behind.
     caught_up_at: Option<ReplOffset>,
     /// Whether writers were throttled after that check.
     is_throttling: bool,
@@ -218,7 +219,7 @@ impl MasterDriver {
         Self { master: Master::new(config, true, now), peers: BTreeMap::new(), last_check }
     }
 
-    /// Returns the state machine, for queries about replicas.
+    /// Returns the state machine, for queries about its replicas.
     #[must_use]
     pub fn master(&self) -> &Master {
         &self.master
@@ -235,8 +236,8 @@ impl MasterDriver {
         self.master.next_deadline()
     }
 
-    /// Returns when to call [`MasterDriver::check_pending`]; `None` without replicas, unless throttled writers must be
-    /// released.
+    /// Returns when to call [`MasterDriver::check_pending`] next; `None` if there are no replicas and no throttled
+    /// writers.
     #[must_use]
     pub fn next_pending_check(&self) -> Option<NextPendingCheck> {
         let PendingCheck { checked_at: at, caught_up_at: all_had, is_throttling: slowed } = self.last_check;
@@ -244,8 +245,9 @@ impl MasterDriver {
             .then_some(NextPendingCheck { log_end: all_had, earliest_check: at + PENDING_PERIOD })
     }
 
-    /// Returns why a replica needs a full synchronisation, if it is to fetch the snapshot over a second connection
-    /// (`+DUALCHANNELSYNC`). The connection that sent PSYNC stays a normal client until then.
+    /// Returns why a replica needs a full synchronisation, if it must use a second connection for the snapshot
+    /// (`+DUALCHANNELSYNC`). The connection that sent PSYNC remains a normal client until the snapshot connection is
+    /// established.
     pub fn needs_rdb_channel(
         &self,
         log: &mut impl LogLock,
@@ -258,10 +260,10 @@ impl MasterDriver {
         log.with_log(|log| log.resume(&request.id, request.first_byte)).err()
     }
 
-    /// Marks a connection as the stream connection of the replica whose snapshot goes over `rdb`.
+    /// Marks a connection as the stream connection of the replica that gets its snapshot over `rdb`.
     ///
     /// # Errors
-    /// If no replica waits for its stream connection under that id.
+    /// No replica with this snapshot connection waits for its stream connection.
     pub fn link_channels(&self, profile: &mut PeerProfile, rdb: PeerId) -> Result<(), ReplconfError> {
         if !self.master.awaits_main_channel(rdb) {
             return Err(ReplconfError::UnknownRdbClient(rdb));
@@ -310,7 +312,7 @@ impl MasterDriver {
             }
             MasterDriverEvent::Closed(peer) => {
                 self.feed_master(now, master::MasterEvent::Closed { peer }, log, out);
-                // A dual-channel replica stays until its main connection asks for the stream.
+                // A dual-channel replica stays registered until its main channel requests the stream.
                 if !self.master.has_replicas(peer) {
                     self.remove_cursor(peer, log);
                 }
@@ -329,8 +331,8 @@ impl MasterDriver {
         }
     }
 
-    /// Checks how far behind each replica is. Call it when [`MasterDriver::next_pending_check`] says so and when the
-    /// log dropped a cursor. Returns how long writers are delayed after each batch.
+    /// Checks how many bytes are pending for each replica. Must be called when [`MasterDriver::next_pending_check`] is
+    /// satisfied and when the log dropped a cursor. Returns how long writers are delayed after each batch.
     pub fn check_pending(
         &mut self,
         now: Instant,
@@ -358,7 +360,8 @@ impl MasterDriver {
         delay
     }
 
-    /// Decides between partial and full synchronisation. For a partial one, returns the position and adds a cursor.
+    /// Decides between partial and full synchronisation. Adds a cursor and returns its position if a partial one is
+    /// possible.
     fn choose_sync_mode(
         &mut self,
         peer: PeerId,
@@ -388,7 +391,7 @@ impl MasterDriver {
         resume
     }
 
-    /// Gives the replicas that are still connected their cursors at the snapshot's position.
+    /// Assigns the cursors at the snapshot's position to the replicas that are still connected.
     fn on_snapshot_position(
         &mut self,
         now: Instant,
@@ -427,8 +430,8 @@ impl MasterDriver {
             MasterAction::Snapshot { transfer, peers, eof, format: form } => {
                 Some(MasterDriverAction::Snapshot { transfer, peers, eof, format: form })
             }
-            // The cursors of the replicas that the snapshot was started for keep the log from its position on. If they
-            // were dropped for being too far behind, this replica is too far behind as well.
+            // The cursors of the replicas that requested the snapshot retain the log from its position on. If these
+            // cursors were dropped for being too slow, the joining replica would be too slow as well.
             MasterAction::KeepLog { peer, from } => {
                 let cursor = log.with_log(|log| log.add_cursor(from));
                 self.last_check.caught_up_at = None;

@@ -1,6 +1,6 @@
-//! A master and a replica over a link that breaks, in virtual time, with one connection or two.
+//! Tests of a master and a replica in virtual time, over an unreliable link with one or two connections.
 //!
-//! The data is a list of numbers, and each write appends one. Whatever happens to the link, the replica ends with the
+//! The data is a list of numbers, and each write appends a number. However the link fails, the replica ends with the
 //! master's list, and it takes a snapshot only when it must.
 
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ fn id(byte: u8) -> ReplId {
 const MAIN: usize = 0;
 const RDB_CHANNEL: usize = 1;
 
-/// The master with the process around it. It accepts one connection of each kind at a time.
+/// The master and its simulated process, which accepts one connection of each kind at a time.
 struct MasterSide {
     driver: MasterDriver,
     log: Log,
@@ -33,7 +33,7 @@ struct MasterSide {
     connections: u64,
     full_syncs: u32,
     partial_syncs: u32,
-    /// How long the second half of a snapshot takes to arrive, in milliseconds.
+    /// Delay of the second half of a snapshot in milliseconds.
     rest_of_snapshot: u64,
 }
 
@@ -43,9 +43,9 @@ struct ServedReplica {
     parser: Parser,
     input: Vec<u8>,
     streams: Option<CursorId>,
-    /// The snapshot for the connected replica, once it is taken.
+    /// The snapshot for the connected replica; `None` until it is taken.
     snapshot: Option<Vec<u8>>,
-    /// The second half of the snapshot, and when to send it.
+    /// The second half of the snapshot, and the time at which it must be sent.
     unsent_snapshot: Option<(Instant, Vec<u8>)>,
     output: Vec<u8>,
 }
@@ -201,7 +201,7 @@ impl MasterSide {
                 let is = |served_replica: &Option<ServedReplica>| {
                     served_replica.as_ref().is_some_and(|served_replica| served_replica.peer == peer)
                 };
-                // A replica may disconnect once it has its snapshot.
+                // The replica may disconnect once it has received its snapshot.
                 if let Some(channel) = self.connection.iter().position(is) {
                     self.connection[channel] = None;
                 }
@@ -211,7 +211,7 @@ impl MasterSide {
         }
     }
 
-    /// Sends half of the snapshot now and the rest later.
+    /// Sends half of the snapshot now and schedules the rest.
     fn send_snapshot(&mut self, now: Instant, peer: PeerId) {
         let second_half = Duration::from_millis(self.rest_of_snapshot);
         let served_replica = self.served_replica(peer);
@@ -221,7 +221,7 @@ impl MasterSide {
         served_replica.unsent_snapshot = Some((now + second_half, rest));
     }
 
-    /// Sends the rest of a snapshot if it is due, and returns its replica.
+    /// Sends the rest of a snapshot if it is due. Returns the replica that received it.
     fn send_rest(&mut self, now: Instant, channel: usize) -> Option<PeerId> {
         let served_replica = self.connection[channel].as_mut()?;
         let (_, rest) = served_replica.unsent_snapshot.take_if(|(at, _)| *at <= now)?;
@@ -229,7 +229,7 @@ impl MasterSide {
         Some(served_replica.peer)
     }
 
-    /// Takes the bytes to send now.
+    /// Removes and returns the bytes to send over this connection now.
     fn take_output(&mut self, channel: usize) -> Vec<u8> {
         let Some(served_replica) = &mut self.connection[channel] else { return Vec::new() };
         if let Some(cursor) = served_replica.streams {
@@ -239,7 +239,7 @@ impl MasterSide {
     }
 }
 
-/// The replica with the process around it.
+/// The replica and its simulated process.
 struct ReplicaSide {
     link_state_machine: Replica,
     dataset: Vec<u64>,
@@ -323,7 +323,7 @@ impl ReplicaSide {
     fn disconnect(&mut self, now: Instant, channel: usize) {
         self.output[channel].clear();
         if channel == MAIN {
-            // An incomplete command is not applied and will be sent again.
+            // Drop an incomplete command; the master will send it again.
             self.stream.clear();
         }
         if std::mem::take(&mut self.connected[channel]) {
@@ -360,7 +360,7 @@ struct Pair {
     master: MasterSide,
     replica: ReplicaSide,
     now: u64,
-    /// Whether the master's process is running.
+    /// Whether the master's simulated process is running.
     is_master_up: bool,
     to_replica: [VecDeque<(u64, Vec<u8>)>; 2],
     to_master: [VecDeque<(u64, Vec<u8>)>; 2],
@@ -397,7 +397,7 @@ impl Pair {
         self.master.disconnect(now, channel);
     }
 
-    /// Advances the time by one millisecond.
+    /// Advances the virtual time by one millisecond.
     fn advance(&mut self) {
         self.now += 1;
         let now = Instant::from_millis(self.now);
@@ -439,7 +439,7 @@ impl Pair {
         }
         let sent = self.master.send_rest(now, channel);
         let out = self.master.take_output(channel);
-        // The bytes are split in two, so that lines and commands arrive in parts.
+        // Split the bytes, so that lines and commands arrive in two chunks.
         let (first, second) = out.split_at(out.len() / 3);
         for piece in [first, second].into_iter().filter(|piece| !piece.is_empty()) {
             self.to_replica[channel].push_back((self.now + LATENCY, piece.to_vec()));
@@ -460,7 +460,7 @@ impl Pair {
         }
     }
 
-    /// Waits until everything is acknowledged, since a PING may be in flight, and compares the lists.
+    /// Waits until the replica has acknowledged everything, including a PING in flight, and compares the two lists.
     fn assert_converged(&mut self) {
         for _ in 0..2000 {
             if self.master.driver.master().acknowledged_offsets() == [self.master.log.position().offset] {
@@ -563,8 +563,8 @@ fn dual_channel_stream_arrives_beside_the_snapshot() {
     assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (1, 1));
 }
 
-/// Regression test: a small snapshot over a slow network failed for ever. The replica closed its RDB channel before its
-/// main channel requested the stream, and the master forgot the replica.
+/// Regression test: a small snapshot over a slow network failed for ever, because the master forgot the replica when
+/// the replica closed its RDB channel before its main channel had requested the stream.
 #[test]
 fn snapshot_that_arrives_before_the_main_channel_asks_is_enough() {
     for second_half in 0..8 {
@@ -597,7 +597,7 @@ fn losing_either_channel_at_any_moment_is_recovered() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Random writes, link failures and outages happen. In the end the replica has every number once and in order.
+    /// The link fails at random during random writes. In the end the replica has every number once and in order.
     #[test]
     fn data_converges_over_an_unreliable_link(
         steps in prop::collection::vec((0u8..10, 1u64..400), 1..60),

@@ -1,4 +1,4 @@
-//! The handshake of a replica: REPLCONF options and PSYNC requests.
+//! The handshake of a replica as its master sees it: REPLCONF options and PSYNC requests.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use slot_routing::{NodeId, ReplOffset};
 
 use crate::master::PeerId;
 
-/// Prefix of the migrating slots in a `+CONTINUE` reply.
+/// Prefix of the list of migrating slots in a `+CONTINUE` reply.
 pub(crate) const SLOT_STATES: &str = "slot-states=";
 
 /// The capabilities of a replica: announced by `REPLCONF capa`, or implied by its version.
@@ -17,17 +17,17 @@ pub struct Capabilities {
     pub has_eof: bool,
     /// The replica accepts a `+CONTINUE` that changes the replication id.
     pub psync2: bool,
-    /// The replica reads the RDB format of Valkey 9 and later.
+    /// The replica can load the RDB format of Valkey 9 and later.
     pub valkey_format: bool,
     /// The replica accepts CLUSTER SETSLOT in the stream, as Valkey 8 and later do.
     pub slot_moves: bool,
-    /// The replica accepts the migrating slots in `+CONTINUE`. Only Redoubt announces this capability.
+    /// The replica accepts the list of migrating slots in `+CONTINUE`. Only Redoubt announces this capability.
     pub slot_states: bool,
     /// The replica accepts the snapshot over a second connection (`+DUALCHANNELSYNC`).
     pub dual_channel: bool,
 }
 
-/// The requested parts of a snapshot.
+/// The parts of a snapshot that a replica requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotContents {
     /// Whether the snapshot contains the keys of all databases.
@@ -48,15 +48,15 @@ impl Default for SnapshotContents {
 pub struct SnapshotFormat {
     /// Whether to use the RDB format of Valkey 9 instead of that of Redis.
     pub valkey_format: bool,
-    /// Whether to include the active times of stream consumers in the format of Redis. Redis 7.0 cannot read them, and
-    /// Redis announces no version; Valkey 8 reads them.
+    /// Whether to include the active times of stream consumers in the RDB format of Redis. Redis 7.0 cannot load them,
+    /// and Redis does not announce its version; Valkey 8 can load them.
     pub active_times: bool,
     /// The parts that the replica requested.
     pub contents: SnapshotContents,
 }
 
 impl SnapshotContents {
-    /// Parses the value of `rdb-filter-only`, a list of the only parts to include.
+    /// Parses the value of `rdb-filter-only`: the list of parts to include, separated by spaces.
     fn parse(words: &[u8]) -> Result<Self, ReplconfError> {
         let words = split_words(&String::from_utf8_lossy(words)).ok_or(ReplconfError::UnbalancedQuotes)?;
         let mut contents = Self { data: false, functions: false };
@@ -75,9 +75,9 @@ impl SnapshotContents {
 pub struct PeerProfile {
     /// The replica's port for clients; 0 if it was not announced.
     pub listening_port: u16,
-    /// The replica's address for clients, if it differs from the one it connects from.
+    /// The replica's address for clients, if it differs from the address from which the replica connects.
     pub ip_address: Option<String>,
-    /// The replica's cluster node id. A replica that announces it takes over when the stream tells it to.
+    /// The replica's cluster node id. A replica that announces its id takes over when the stream names it as successor.
     pub node: Option<NodeId>,
     /// The protocol features that the replica supports.
     pub capabilities: Capabilities,
@@ -91,20 +91,20 @@ pub struct PeerProfile {
     pub snapshot_connection: Option<PeerId>,
     /// Whether the replica sent SYNC: it expects no `+FULLRESYNC` line and sends no acknowledgements.
     pub uses_sync: bool,
-    /// The offset up to which the replica's append-only file is on disk; `None` if it has no such file.
+    /// The offset up to which the replica's append-only file is on disk; `None` if the replica has no such file.
     pub fsynced_offset: Option<ReplOffset>,
 }
 
-/// How the server must react to a REPLCONF.
+/// How the server must react to a REPLCONF command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplconfAction {
     /// Reply `+OK`; the option was stored or ignored.
     Ok,
-    /// Record that the replica has applied the stream up to this offset. There is no reply.
+    /// Record that the replica has applied the stream up to this offset. Send no reply.
     Ack(ReplOffset),
-    /// Send an acknowledgement, which the master requests; there is no other reply.
+    /// Send an acknowledgement, because the master requested one. Send no other reply.
     GetAck,
-    /// The snapshot of this replica goes over the given connection, if that exists: see
+    /// The snapshot of this replica is sent over the given connection, if that exists: see
     /// [`Master::awaits_main_channel`](crate::Master::awaits_main_channel).
     SnapshotOver(PeerId),
 }
@@ -165,7 +165,7 @@ impl PeerProfile {
     /// Applies a REPLCONF command. `args` starts with the command name.
     ///
     /// # Errors
-    /// If an option or its value is invalid. Options before it have been applied.
+    /// An option or its value is invalid. The options before it have been applied.
     pub fn replconf(&mut self, args: Args<'_>) -> Result<ReplconfAction, ReplconfError> {
         if args.len().is_multiple_of(2) {
             return Err(ReplconfError::Syntax);
@@ -195,7 +195,7 @@ impl PeerProfile {
                 b"rdb-filter-only" => self.contents = SnapshotContents::parse(value)?,
                 b"rdb-channel" => self.rdb_channel = parse_bool(value)?,
                 b"set-rdb-client-id" => asked = ReplconfAction::SnapshotOver(PeerId(parse_number(value)?)),
-                // Valkey and Redoubt send this option, Redis does not.
+                // Valkey and Redoubt send this option; Redis does not.
                 b"version" => {
                     let major = value.split(|byte| *byte == b'.').next().and_then(parse_i64);
                     self.capabilities.valkey_format =
@@ -209,14 +209,14 @@ impl PeerProfile {
         Ok(asked)
     }
 
-    /// Returns whether the replica can receive the requested snapshot. A partial snapshot needs the end mark, so that
-    /// an old client does not take it for a complete one.
+    /// Returns whether the replica can receive the requested snapshot. A partial snapshot requires support for the end
+    /// mark, because an old client would take a partial snapshot for a complete one.
     #[must_use]
     pub fn is_servable(&self) -> bool {
         self.contents == SnapshotContents::default() || self.capabilities.has_eof
     }
 
-    /// Returns the format and contents of the snapshot for this replica.
+    /// Returns the format and contents of a snapshot for this replica.
     pub(crate) fn snapshot_format(&self) -> SnapshotFormat {
         let Capabilities { valkey_format, slot_moves: is_valkey_8, .. } = self.capabilities;
         SnapshotFormat { valkey_format, active_times: is_valkey_8 && !valkey_format, contents: self.contents }
@@ -260,7 +260,7 @@ pub struct PsyncRequest {
 }
 
 impl PsyncRequest {
-    /// Returns whether the replica has data of some history.
+    /// Returns whether the replica already has data of some history.
     #[must_use]
     pub fn has_data(&self) -> bool {
         self.first_byte > 1
@@ -269,7 +269,7 @@ impl PsyncRequest {
     /// Parses a PSYNC command. `args` starts with the command name.
     ///
     /// # Errors
-    /// If an argument is missing or the offset is not a number.
+    /// An argument is missing, or the offset is not a number.
     pub fn parse(args: Args<'_>) -> Result<Self, ReplconfError> {
         let (Some(id), Some(offset)) = (args.get(1), args.get(2)) else { return Err(ReplconfError::Syntax) };
         let failover = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"failover"));
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!((redis.valkey_format, redis.active_times), (false, false));
         let valkey_8 = format("REPLCONF version 8.1.4");
         assert_eq!((valkey_8.valkey_format, valkey_8.active_times), (false, true));
-        // The format of Valkey includes the active times of consumers.
+        // The RDB format of Valkey always includes the active times of consumers.
         let valkey_9 = format("REPLCONF version 9.1.2");
         assert_eq!((valkey_9.valkey_format, valkey_9.active_times), (true, false));
     }

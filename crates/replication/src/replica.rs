@@ -1,12 +1,12 @@
 //! The state machine of a replica's link to its master.
 //!
 //! The link connects, performs the handshake (PING, AUTH, REPLCONF), requests a partial synchronisation (PSYNC),
-//! receives a snapshot if that is refused, and then passes on the master's stream. The replica acknowledges the applied
-//! offset every second, detects timeouts, and reconnects: at once after a link that had worked broke, every
+//! receives a snapshot if the master refuses that, and then passes on the master's stream. The replica acknowledges the
+//! applied offset every second, detects timeouts, and reconnects: at once after a link that had worked broke, every
 //! [`REFUSED_RETRY`] while the master's host refuses connections because its process restarts, and every
 //! [`FAILED_RETRY`] after other failures. Full synchronisations are expensive for the master. After two in a row
-//! without a lasting link the next one waits for [`FAILED_RETRY`]; each one that fails on an unreadable snapshot or
-//! stream doubles that delay.
+//! without a lasting link, the replica waits for [`FAILED_RETRY`] before the next one; each synchronisation that fails
+//! on an unreadable snapshot or stream doubles that delay.
 //!
 //! Invariant: the position always matches the data. Only [`ReplicaEvent::Applied`] advances it. The position is unset
 //! while a snapshot replaces the data, and set again once the snapshot is loaded.
@@ -33,15 +33,15 @@ use link::{Handshake, HandshakeStep};
 use stream_buffer::StreamBuffer;
 use transfer::Transfer;
 
-/// The delay before a refused connection is retried.
+/// Delay before retrying a connection that the master's host refused.
 pub const REFUSED_RETRY: Duration = Duration::from_millis(100);
-/// The delay after any other failure, as in Redis.
+/// Delay before retrying after any other failure, as in Redis.
 pub const FAILED_RETRY: Duration = Duration::from_secs(1);
-/// The delay before a link that had worked is re-established.
+/// Delay before reconnecting after a link that had worked broke.
 pub const LOST_RETRY: Duration = Duration::from_millis(20);
 /// How long a link must be up to count as lasting.
 pub const LASTING_LINK: Duration = Duration::from_secs(5);
-/// The interval of acknowledgements, and of empty lines while loading.
+/// Interval of acknowledgements, and of the empty lines sent while a snapshot is loaded.
 const ACK_PERIOD: Duration = Duration::from_secs(1);
 
 /// The configuration of a replica's link to its master.
@@ -49,27 +49,28 @@ const ACK_PERIOD: Duration = Duration::from_secs(1);
 pub struct ReplicaConfig {
     /// The port announced to the master (`replica-announce-port` or `port`).
     pub listening_port: u16,
-    /// `replica-announce-ip`: the address that the master shows for this replica, if it is not that of the connection.
+    /// `replica-announce-ip`: the address that the master shows for this replica, if it differs from the address of the
+    /// connection.
     pub announce_ip: Option<String>,
-    /// The node id that is announced in cluster mode; `None` otherwise.
+    /// The node id to announce in cluster mode; `None` without cluster mode.
     pub node: Option<NodeId>,
     /// `masteruser`: the user to authenticate as; `None` means the default user.
     pub user: Option<Vec<u8>>,
-    /// `masterauth`: the password; with `None` no AUTH is sent.
+    /// `masterauth`: the password; without it no AUTH is sent.
     pub password: Option<Vec<u8>>,
-    /// `repl-timeout`: a link without received bytes for this long is closed.
+    /// `repl-timeout`: the link is closed after receiving nothing for this long.
     pub timeout: Duration,
-    /// Whether the master is a replica of this node that is asked to take over (FAILOVER).
+    /// Whether the new master is a former replica of this node, which must be asked to take over (FAILOVER).
     pub failover: bool,
     /// `dual-channel-replication-enabled`: the snapshot may come over a second connection, concurrently with the
     /// stream.
     pub dual_channel: bool,
-    /// How many bytes of the stream are buffered until the snapshot is loaded; zero for no limit. As in Valkey, this is
-    /// the hard limit of `client-output-buffer-limit replica`.
+    /// How many stream bytes are buffered until the snapshot is loaded; zero means no limit. As in Valkey, this is the
+    /// hard limit of `client-output-buffer-limit replica`.
     pub buffer_limit: u64,
 }
 
-/// An event of the link. All except `Deadline` are results of actions.
+/// An event of the link to the master. All except `Deadline` are results of actions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaEvent {
     /// The time of [`Replica::next_deadline`] has come; an early event is harmless.
@@ -87,7 +88,7 @@ pub enum ReplicaEvent {
     Received(Vec<u8>),
     /// An event of the snapshot connection.
     RdbChannel(RdbChannelEvent),
-    /// A snapshot that is loaded while it is received starts to replace the data.
+    /// A snapshot that is loaded during its transfer is about to replace the data.
     ReplacingData,
     /// The snapshot was loaded and has replaced the data.
     Loaded,
@@ -97,7 +98,7 @@ pub enum ReplicaEvent {
     LoadRejected,
     /// The process has applied and logged a part of the stream.
     Applied {
-        /// The number of bytes to add to the offset. A transaction counts when its EXEC is applied.
+        /// The number of bytes by which the offset advances. A transaction counts when its EXEC is applied.
         bytes: u64,
     },
     /// The stream contained REPLCONF GETACK, so the master wants an acknowledgement now.
@@ -117,7 +118,7 @@ pub enum RdbChannelEvent {
     Received(Vec<u8>),
 }
 
-/// An action on the snapshot connection.
+/// An action that concerns the snapshot connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RdbChannelAction {
     /// Open a second connection to the same master.
@@ -139,7 +140,7 @@ pub enum ReplicaAction {
     Send(Vec<u8>),
     /// Perform an action on the snapshot connection.
     RdbChannel(RdbChannelAction),
-    /// A snapshot starts to arrive. The data stays until it is complete.
+    /// The transfer of a snapshot starts. The current data stays until the snapshot is complete.
     BeginTransfer {
         /// The position in the master's history at which the snapshot was taken.
         position: Position,
@@ -148,10 +149,10 @@ pub enum ReplicaAction {
     },
     /// The next bytes of the snapshot.
     Snapshot(Vec<u8>),
-    /// The snapshot is complete: replace the data with it, adopt its position, and report the result. Meanwhile read
-    /// from the master only while [`Replica::should_read`] is true.
+    /// The snapshot is complete: replace the data with it, adopt its position, and report the result. During the load,
+    /// read from the master only while [`Replica::should_read`] is true.
     Load {
-        /// The position of the snapshot, to adopt with it.
+        /// The position of the snapshot, to be adopted together with its data.
         position: Position,
     },
     /// The master accepted a partial synchronisation.
@@ -163,7 +164,7 @@ pub enum ReplicaAction {
     },
     /// The link is up; the stream follows.
     LinkUp,
-    /// The next bytes of the stream: apply the commands, append them to the log, and report.
+    /// The next bytes of the stream: apply the commands, append them to the log, and report [`ReplicaEvent::Applied`].
     Stream(Vec<u8>),
 }
 
@@ -227,14 +228,14 @@ enum State {
     Dual(Dual),
     Loading {
         position: Position,
-        /// The position of the data before the load, restored if the snapshot is rejected.
+        /// The position before the load started, to be restored if the snapshot is rejected.
         position_before_load: Option<Position>,
         buffered: StreamBuffer,
         next_keepalive: Instant,
         stream: StreamDuringLoad,
     },
-    /// Bytes that were buffered during the load are applied before more are read. If the link is `lost`, it is
-    /// re-established afterwards.
+    /// The stream is being applied. Bytes that were buffered during the load are applied before more bytes are read. If
+    /// the link is `lost`, it is re-established afterwards.
     Streaming {
         next_ack: Instant,
         lasting_at: Instant,
@@ -246,38 +247,39 @@ enum State {
 /// The stream while a snapshot is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamDuringLoad {
-    /// The master sends nothing until it knows that the snapshot is loaded.
+    /// The connection is not read, because the master sends nothing until it knows that the snapshot is loaded.
     NotRead,
     Buffered,
-    /// The link broke; bytes received before are still applied.
+    /// The link broke; the bytes received before are still applied.
     Lost,
 }
 
-/// The state machine. Each followed master gets a new one, which starts with the position of the one before.
+/// The state machine of the link. A new one is created for each followed master, with the position that the data has
+/// reached.
 #[derive(Debug)]
 pub struct Replica {
     config: ReplicaConfig,
     state: State,
-    /// The position of the data; `None` if it belongs to no history.
+    /// The position that the data has reached; `None` if the data belongs to no history.
     position: Option<Position>,
-    /// The offset up to which the append-only file is on disk, if there is one.
+    /// The offset up to which the append-only file is on disk; `None` without such a file.
     fsynced_offset: Option<ReplOffset>,
     last_heard: Instant,
     /// When the link went down; `None` while it is up.
     down_since: Option<Instant>,
-    /// Whether the link was ever up, so that the data is a state of this master.
+    /// Whether the link was ever up, so that the data is a possibly old state of this master.
     was_ever_up: bool,
     /// Whether the last PSYNC was answered with an error.
     is_psync_refused: bool,
-    /// The size of the current or last snapshot received so far, in bytes.
+    /// The number of bytes received of the current or last snapshot.
     received_bytes: u64,
-    /// The number of full synchronisations since the last lasting link, and how many of them failed.
+    /// The number of full synchronisations since the last lasting link.
     consecutive_full_syncs: u32,
     failed_full_syncs: u32,
 }
 
 impl Replica {
-    /// Creates the state machine for data at `position`. It connects at the first deadline.
+    /// Creates the state machine for data that has reached `position`. It connects at the first deadline.
     #[must_use]
     pub fn new(config: ReplicaConfig, position: Option<Position>, now: Instant) -> Self {
         Self {
@@ -306,7 +308,7 @@ impl Replica {
         self.fsynced_offset = synced;
     }
 
-    /// Returns the position of the data.
+    /// Returns the position that the data has reached; `None` if the data belongs to no history.
     #[must_use]
     pub fn position(&self) -> Option<Position> {
         self.position
@@ -331,7 +333,7 @@ impl Replica {
         self.down_since
     }
 
-    /// Returns whether the link to this master was ever up, so that the data is a state of this master.
+    /// Returns whether the link to this master was ever up, so that the data is a possibly old state of this master.
     #[must_use]
     pub fn was_ever_up(&self) -> bool {
         self.was_ever_up
@@ -372,7 +374,7 @@ impl Replica {
         }
     }
 
-    /// Returns whether to read from the connection. Unread data stays in the master's output buffer.
+    /// Returns whether the caller should read from the connection. Unread data stays in the master's output buffer.
     #[must_use]
     pub fn should_read(&self) -> bool {
         let limit = self.config.buffer_limit;
@@ -389,7 +391,7 @@ impl Replica {
         }
     }
 
-    /// Changes the configuration: the timeout applies at once, the rest with the next handshake.
+    /// Changes the configuration. The timeout applies at once, the other options with the next handshake.
     pub fn set_config(&mut self, config: ReplicaConfig) {
         self.config = config;
     }
@@ -401,7 +403,7 @@ impl Replica {
         Some(match &self.state {
             State::Idle { retry_at } => *retry_at,
             State::Connecting | State::Handshake(_) | State::Transfer(_) | State::Dual(_) => silence,
-            // Nothing is read while loading, so there is no timeout.
+            // The connection is not read while the snapshot is loaded, so only keepalives are due.
             State::Loading { next_keepalive: next_sign, .. } => *next_sign,
             State::Streaming { next_ack, .. } => (*next_ack).min(silence),
         })
@@ -490,7 +492,8 @@ impl Replica {
 
     fn on_closed(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         if let State::Loading { stream, .. } = &mut self.state {
-            // The replica has received everything that it needs. The link is re-established after the load.
+            // The replica has received the whole snapshot, so the load continues and the link is re-established
+            // afterwards.
             *stream = StreamDuringLoad::Lost;
             return;
         }
@@ -503,7 +506,7 @@ impl Replica {
 
     fn on_received(&mut self, now: Instant, bytes: Vec<u8>, out: &mut Vec<ReplicaAction>) {
         match &mut self.state {
-            // Data of a closed connection is dropped.
+            // Drop late data of a closed connection.
             State::Idle { .. } | State::Connecting => {}
             State::Handshake(_) => self.on_handshake(now, &bytes, out),
             State::Transfer(_) => self.on_transfer(now, bytes, out),
@@ -572,7 +575,7 @@ impl Replica {
         stream: StreamDuringLoad,
         out: &mut Vec<ReplicaAction>,
     ) {
-        // From here on the data is neither the old nor the new state.
+        // From now on the data is an incomplete mix, so it has no position.
         let before = self.position.take();
         self.state = State::Loading {
             position,
@@ -585,7 +588,7 @@ impl Replica {
     }
 
     fn on_rdb_channel(&mut self, now: Instant, input: RdbChannelEvent, out: &mut Vec<ReplicaAction>) {
-        // Data of a closed connection is dropped.
+        // Drop late data of a closed connection.
         let State::Dual(dual) = &mut self.state else { return };
         let outcome = match input {
             RdbChannelEvent::Connected => {
@@ -633,7 +636,7 @@ impl Replica {
                 self.position = Some(*position);
                 let (held, lost) = (std::mem::take(held), *stream == StreamDuringLoad::Lost);
                 self.stream(now, held, lost, out);
-                // The master starts to send the stream on this acknowledgement.
+                // This acknowledgement makes the master start the stream.
                 self.acknowledge(out);
             }
             state => panic!("a snapshot was loaded that nobody asked for, in {state:?}"),
@@ -649,7 +652,7 @@ impl Replica {
         self.apply_buffered(now, out);
     }
 
-    /// Passes on the next buffered part; the previous one has been applied. There is no deadline in between.
+    /// Passes on the next buffered chunk after the previous one was applied. Needs no deadline in between.
     fn apply_buffered(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         let State::Streaming { next_ack, buffered: held, lost, .. } = &mut self.state else { return };
         let lost = *lost;

@@ -6,14 +6,14 @@
 //!
 //! | | the process | the driver |
 //! | --- | --- | --- |
-//! | 1 | is told its master, calls [`ReplicaDriver::follow`] | starts a new stream in the log; new writes are refused |
+//! | 1 | learns its master, calls [`ReplicaDriver::follow`] | starts a new stream in the log; new writes are refused |
 //! | 2 | publishes the role; sends [`ReplicaDriverEvent::Drained`] once running writes have finished | records the position of the data |
 //! | 3 | sends [`ReplicaDriverEvent::Link`] for events of the connections, the snapshot and the stream | returns [`ReplicaDriverAction::LinkAction`] |
 //! | 4 | is promoted, calls [`ReplicaDriver::promote`] | gives the history a new id; later data of the stream is dropped |
 //!
 //! Invariants: a node follows one master at a time. Late events of an earlier master (an applied batch, a loaded
-//! snapshot, a broken link) change nothing. While the process applies a part of the stream, the state machine
-//! reads nothing else and its timers stand still.
+//! snapshot, a broken link) have no effect. While the process applies a batch of the stream, the state machine reads
+//! nothing else and its timers are stopped.
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +27,7 @@ use crate::master_driver::LogLock;
 use crate::replica::{self, LinkState, Replica, ReplicaAction, ReplicaConfig};
 use crate::write_authority::StreamEpoch;
 
-/// An event that the process reports about one stream.
+/// An event of one stream that the process reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaDriverEvent {
     /// Every write admitted before the stream started is in the log, and no snapshot is being loaded.
@@ -41,13 +41,13 @@ pub enum ReplicaDriverEvent {
 pub enum ReplicaDriverAction {
     /// The stream was superseded: close the connections to its master.
     StreamSuperseded,
-    /// The history of this node was replaced, so its own replicas must resynchronise.
+    /// The history of this node was replaced, so its replicas must resynchronise.
     HistoryReplaced,
     /// Perform an action of the [`Replica`] state machine.
     LinkAction(ReplicaAction),
 }
 
-/// Drives the replica side; on a master it is idle. `M` identifies a master.
+/// Drives the replica side of replication. Idle on a master. `M` identifies a master.
 #[derive(Debug)]
 pub struct ReplicaDriver<M> {
     /// The followed master; `None` if this node is a master.
@@ -60,17 +60,17 @@ struct Upstream<M> {
     stream: StreamEpoch,
     replica: Replica,
     pending_work: PendingWork,
-    /// Whether the data belongs to another history than the master's, and the master has not sent its own yet.
+    /// Whether the data belongs to a history other than the master's. Cleared once the master has sent its own data.
     is_data_foreign: bool,
 }
 
-/// The work that the process is doing for the state machine, which waits for it to finish.
+/// Work of the process that must finish before the state machine continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PendingWork {
-    /// The process finishes writes admitted as a master, or loads the snapshot of an earlier master.
+    /// The process finishes writes that it admitted as a master, or loads a snapshot of an earlier master.
     FinishEarlierRole,
     None,
-    /// The process applies a part of the stream.
+    /// The process applies a batch of the stream.
     ApplyBatch,
 }
 
@@ -100,27 +100,27 @@ impl<M: PartialEq> ReplicaDriver<M> {
         self.followed_master.as_ref().map(|upstream| (&upstream.master, &upstream.replica))
     }
 
-    /// Returns the current stream, which may not have started yet.
+    /// Returns the current stream. It may not have been admitted by the log yet.
     #[must_use]
     pub fn stream(&self) -> Option<StreamEpoch> {
         self.followed_master.as_ref().map(|upstream| upstream.stream)
     }
 
-    /// Returns whether this node receives every change of its master. A master is always in sync.
+    /// Returns whether this node receives every change of its master. A master counts as in sync.
     #[must_use]
     pub fn is_in_sync(&self) -> bool {
         self.replica().is_none_or(|replica| replica.link_state() == LinkState::Connected)
     }
 
-    /// Returns whether the data is a state of this master, however old. False while a snapshot is being loaded and
-    /// after a load that failed, which leaves no data.
+    /// Returns whether the data is a possibly old state of this master. False while a snapshot is being loaded and
+    /// after a failed load, which leaves no data.
     #[must_use]
     pub fn has_data(&self, log: &Log) -> bool {
         log.is_open() && self.replica().is_some_and(Replica::was_ever_up)
     }
 
-    /// Returns the offset by which this node is ranked in a failover. The offset is zero if the data belongs to no
-    /// history, or to another one than its master's, because a larger offset would otherwise win the election.
+    /// Returns the offset that ranks this node in a failover. It is zero if the data belongs to no history or to a
+    /// history other than its master's; otherwise an incomparable larger offset could win the election.
     #[must_use]
     pub fn failover_offset(&self, log: &Log) -> ReplOffset {
         let has_none = self
@@ -130,16 +130,16 @@ impl<M: PartialEq> ReplicaDriver<M> {
         if has_none { ReplOffset(0) } else { log.position().offset }
     }
 
-    /// Records that the data belongs to another history than the master's, because the replica moved here from another
-    /// shard. [`ReplicaDriver::failover_offset`] is zero until the master has sent its own data. As in Valkey, a
-    /// restart forgets this.
+    /// Records that the data belongs to a history other than the master's, because the replica came from another shard.
+    /// [`ReplicaDriver::failover_offset`] is zero until the master has sent its own data. As in Valkey, a restart
+    /// clears this mark.
     pub fn mark_data_foreign(&mut self) {
         if let Some(upstream) = &mut self.followed_master {
             upstream.is_data_foreign = true;
         }
     }
 
-    /// Changes the configuration: timeouts apply at once, the rest with the next handshake.
+    /// Changes the configuration. Timeouts apply at once, the other options with the next handshake.
     pub fn set_config(&mut self, config: ReplicaConfig) {
         if let Some(upstream) = &mut self.followed_master {
             upstream.replica.set_config(config);
@@ -153,19 +153,20 @@ impl<M: PartialEq> ReplicaDriver<M> {
         }
     }
 
-    /// Returns whether to read from the main connection now. Unread data stays in the master's output buffer.
+    /// Returns whether the process should read from the main connection. Unread data stays in the master's output
+    /// buffer.
     #[must_use]
     pub fn should_read(&self, stream: StreamEpoch) -> bool {
         self.idle_upstream(stream).is_some_and(|upstream| upstream.replica.should_read())
     }
 
-    /// Returns whether to read from the connection that transfers the snapshot now.
+    /// Returns whether the process should read from the connection that transfers the snapshot.
     #[must_use]
     pub fn should_read_rdb_channel(&self, stream: StreamEpoch) -> bool {
         self.idle_upstream(stream).is_some()
     }
 
-    /// Returns the time of the next `Deadline` event; `None` while the process works for the state machine.
+    /// Returns the time of the next `Deadline` event; `None` while the process finishes pending work.
     #[must_use]
     pub fn next_deadline(&self, stream: StreamEpoch) -> Option<Instant> {
         self.idle_upstream(stream)?.replica.next_deadline()
@@ -178,8 +179,8 @@ impl<M: PartialEq> ReplicaDriver<M> {
     }
 
     /// Starts to follow `master` and returns the new stream. The caller then publishes the role and sends
-    /// [`ReplicaDriverEvent::Drained`] once running writes have finished. Returns `None` if this master is followed
-    /// already.
+    /// [`ReplicaDriverEvent::Drained`] once running writes have finished. Returns `None` if this node already follows
+    /// `master`.
     pub fn follow(
         &mut self,
         now: Instant,
@@ -203,8 +204,8 @@ impl<M: PartialEq> ReplicaDriver<M> {
         Some(stream)
     }
 
-    /// Makes this node a master whose history continues under the id `name`. Must not be called while a part of the
-    /// stream is being applied. Returns false if the node was a master already.
+    /// Makes this node a master whose history continues under the replication id `name`. Must not be called while a
+    /// batch of the stream is being applied. Returns false if the node already was a master.
     pub fn promote(&mut self, name: ReplId, log: &mut impl LogLock) -> bool {
         let was_replica = self.followed_master.take().is_some();
         if was_replica {
@@ -235,7 +236,7 @@ impl<M> Upstream<M> {
         self.is_data_foreign && !self.replica.was_ever_up()
     }
 
-    /// Records the final position of the data, from which the master is asked to continue.
+    /// Starts the link to the master with the final position of the data, from which the master should continue.
     fn start_link(&mut self, log: &mut impl LogLock, out: &mut Vec<ReplicaDriverAction>) {
         match log.with_log(|log| log.accept_stream(self.stream)) {
             Ok(position) => {

@@ -3,9 +3,9 @@
 //! | state | waits until | next |
 //! | --- | --- | --- |
 //! | holding | running writes are in the log | a master with replicas waits for them |
-//! | waiting | all replicas have caught up, or the timeout expires | a replica takes over if requested; else saves |
+//! | waiting | all replicas have caught up, or the timeout expires | hands over to a replica if requested; otherwise saves |
 //! | handing over | another node has taken over, or the timeout expires | saves |
-//! | saving | the data is saved, or saving failed | exits; if saving failed and FORCE was not given, goes on |
+//! | saving | the data is saved, or saving failed | exits; if saving failed and FORCE was not given, cancels the shutdown |
 //!
 //! Invariant: the data is saved only after writes are paused, and the server never exits without trying to save.
 //! SHUTDOWN ABORT works while the server waits for replicas; a save cannot be aborted.
@@ -23,11 +23,12 @@ pub struct ShutdownOptions {
     pub skips_replicas: bool,
     /// Exit even if the data cannot be saved (FORCE).
     pub ignores_save_errors: bool,
-    /// Hand over to a replica before saving (FAILOVER), for a master of a cluster.
+    /// Hand over to a replica before saving (FAILOVER). For masters of a cluster.
     pub hands_over: bool,
 }
 
-/// How long a replica may take to take over. Later it must win an election after this node has exited.
+/// How long the shutdown waits for a replica to take over. A slower replica must win an election after this node has
+/// exited.
 pub const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The state of the log and of the replicas once writes are paused.
@@ -35,7 +36,8 @@ pub const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct PausedLog {
     /// The offset that a replica must reach to have all data.
     pub log_end: ReplOffset,
-    /// The number of replicas; zero on a replica, whose sub-replicas can get the data from the master.
+    /// The number of replicas that the shutdown waits for; zero on a replica, whose replicas can get the data from the
+    /// master.
     pub replicas: usize,
     /// The number of replicas that have the whole log.
     pub in_sync: usize,
@@ -65,31 +67,31 @@ pub enum ShutdownEvent {
 pub enum ShutdownAction {
     /// Pause client writes, then send [`ShutdownEvent::WritesHeld`].
     HoldWrites,
-    /// Report with [`ShutdownEvent::InSync`] as replicas acknowledge the log up to `end`.
+    /// Report [`ShutdownEvent::InSync`] whenever a replica acknowledges the log.
     AwaitReplicas {
         /// The offset that the replicas must acknowledge.
         log_end: ReplOffset,
         /// The number of replicas that must acknowledge the offset.
         replicas: usize,
     },
-    /// Log how many replicas have caught up; the wait is over.
+    /// Write to the server's log how many replicas have caught up, because the wait has ended.
     LogInSync {
         /// The number of replicas that have the whole log.
         in_sync: usize,
-        /// The number of all replicas, including those that have not caught up.
+        /// The total number of replicas, including those that have not caught up.
         total: usize,
     },
     /// Ask a replica that has the whole log to take over, then send [`ShutdownEvent::HandedOver`].
     HandOver,
     /// Save the data, then send [`ShutdownEvent::Saved`].
     Save,
-    /// Exit the process; the data is saved, or FORCE was given.
+    /// Exit the process. The data has been saved, or FORCE was given.
     Exit,
     /// Cancel the shutdown and resume client writes.
     Cancel(CancelReason),
 }
 
-/// Why the server stays up after SHUTDOWN.
+/// Why the shutdown was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelReason {
     /// A client sent SHUTDOWN ABORT.
@@ -115,7 +117,7 @@ pub struct ShutdownSequence {
 }
 
 impl ShutdownSequence {
-    /// Starts a shutdown with the action that pauses writes.
+    /// Starts a shutdown. The first action pauses writes.
     #[must_use]
     pub fn new(plan: ShutdownOptions, out: &mut Vec<ShutdownAction>) -> Self {
         out.push(ShutdownAction::HoldWrites);
@@ -205,8 +207,8 @@ impl Driver for ShutdownSequence {
         }
     }
 
-    /// Returns the latest time to call [`ShutdownSequence::handle`] with [`ShutdownEvent::Deadline`]. Only waiting for
-    /// replicas and handing over have a timeout.
+    /// Returns the latest time to call [`ShutdownSequence::handle`] with [`ShutdownEvent::Deadline`]. Only the states
+    /// that wait for replicas and that hand over have a timeout.
     fn next_deadline(&self) -> Option<Instant> {
         match self.state {
             State::Waiting { deadline: until, .. } | State::HandingOver { deadline: until } => Some(until),
@@ -232,7 +234,7 @@ mod tests {
         ShutdownAction::LogInSync { in_sync, total: 2 }
     }
 
-    /// Returns the actions of a shutdown with these events, each at its second.
+    /// Returns the actions of a shutdown with these events, each with its time in seconds.
     fn actions_after(plan: ShutdownOptions, inputs: &[(u64, ShutdownEvent)]) -> Vec<ShutdownAction> {
         let mut out = Vec::new();
         let mut stop = ShutdownSequence::new(plan, &mut out);

@@ -1,4 +1,5 @@
-//! Waiting for copies of the log, on behalf of WAIT, WAITAOF, SHUTDOWN and slot migration.
+//! Tracks clients and processes that wait until enough copies of the log exist: WAIT, WAITAOF, SHUTDOWN and slot
+//! migration.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +10,12 @@ use slot_routing::ReplOffset;
 pub enum RequiredCopies {
     /// Replicas must have acknowledged the log (WAIT).
     Acknowledged {
-        /// The number of replicas that must have acknowledged it.
+        /// The number of replicas that must have acknowledged the log.
         replicas: usize,
     },
     /// The log must be synced to disk in append-only files (WAITAOF).
     Synced {
-        /// Whether the file of this node must be synced too.
+        /// Whether the file of this node must be synced as well.
         local: bool,
         /// The number of replicas whose files must be synced.
         replicas: usize,
@@ -29,20 +30,20 @@ impl RequiredCopies {
     }
 }
 
-/// The part of the log that is on disk in the append-only file of this node.
+/// How much of the log is on disk in the append-only file of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDisk {
     /// This node has no append-only file.
     #[default]
     AppendOnlyOff,
-    /// Nothing is on disk yet, because the first base of the file has not been written.
+    /// Nothing is on disk yet, because the file's first base has not been written.
     NotYet,
     /// Everything before this offset is on disk.
     UpTo(ReplOffset),
 }
 
 impl OnDisk {
-    /// Returns the end of the part on disk, if there is one.
+    /// Returns the offset up to which the log is on disk; `None` if nothing is.
     #[must_use]
     pub fn end(self) -> Option<ReplOffset> {
         match self {
@@ -55,24 +56,24 @@ impl OnDisk {
 /// How far the log has been copied.
 #[derive(Debug, Default)]
 pub struct LogProgress {
-    /// The part of the log that is on the disk of this node.
+    /// How much of the log is on the disk of this node.
     pub local: OnDisk,
-    /// The acknowledged offset of each replica, in any order.
+    /// The offsets that the replicas have acknowledged, in any order.
     pub acknowledged: Vec<ReplOffset>,
-    /// The synced offset of each replica that has an append-only file.
+    /// The offsets up to which the replicas' append-only files are on disk, in any order.
     pub synced: Vec<ReplOffset>,
 }
 
 /// The number of copies of the log up to some offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyCount {
-    /// Whether this node has the log up to that offset on disk.
+    /// Whether this node has the log on disk up to that offset.
     pub local: bool,
-    /// The number of replicas that have the log up to that offset, in memory or on disk as required.
+    /// The number of replicas that have the log up to that offset in memory, or on disk if that was required.
     pub replicas: usize,
 }
 
-/// The append-only file of this node is required, but switched off.
+/// The append-only file of this node is required but disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppendOnlyOff;
 
@@ -98,14 +99,14 @@ impl LogProgress {
         Ok(CopyCount { local: self.local.end().is_some_and(|upto| has_it(&upto)), replicas })
     }
 
-    /// Returns the largest offset that any copy has reached.
+    /// Returns the largest offset that any copy has reached, so that waiters for later offsets can be skipped.
     fn max_offset(&self) -> ReplOffset {
         self.acknowledged.iter().copied().chain(self.local.end()).max().unwrap_or_default()
     }
 }
 
 impl CopyCount {
-    /// Returns whether these copies are as many as `wanted`.
+    /// Returns whether these copies satisfy the requirement `wanted`.
     #[must_use]
     pub fn satisfies(self, wanted: RequiredCopies) -> bool {
         match wanted {
@@ -132,7 +133,7 @@ impl<T> Default for Waiters<T> {
 }
 
 impl<T: Ord + Clone> Waiters<T> {
-    /// Adds a waiter for copies of the log before `offset`.
+    /// Adds a waiter that requires copies of the log up to `offset`.
     pub fn add(&mut self, token: T, offset: ReplOffset, wanted: RequiredCopies) {
         self.waiters.insert((offset, token), wanted);
         self.disk_waiters += usize::from(wanted.is_for_disk());
@@ -156,14 +157,14 @@ impl<T: Ord + Clone> Waiters<T> {
         self.disk_waiters > 0
     }
 
-    /// Removes and returns the waiters whose wait is over, each with the copies that exist.
+    /// Removes and returns the waiters whose requirement is satisfied, each with the copies that exist.
     pub fn release(&mut self, reach: &LogProgress) -> Vec<(T, Result<CopyCount, AppendOnlyOff>)> {
         let furthest = reach.max_offset();
         let all_can_end = self.disk_waiters > 0 && reach.local == OnDisk::AppendOnlyOff;
         let mut released = Vec::new();
         for ((offset, token), wanted) in &self.waiters {
             if *offset > furthest && !all_can_end {
-                // No copy reaches this offset, so none reaches a later one.
+                // No copy has reached this offset, so no copy has reached the later ones.
                 break;
             }
             let copies = reach.count_copies(*offset, *wanted);
@@ -192,7 +193,7 @@ mod tests {
         }
     }
 
-    /// Releases waiters and returns the number of replicas that each was told.
+    /// Releases waiters and returns each one's reply, which is the number of replicas.
     fn release(
         waiters: &mut Waiters<&'static str>,
         reach: &LogProgress,
@@ -227,7 +228,7 @@ mod tests {
         }
         let begun = LogProgress { local: OnDisk::NotYet, ..progress(None, &[60, 60], &[]) };
         assert_eq!(release(&mut waiters, &begun), []);
-        // A copy that is only in memory does not count.
+        // A copy in memory does not count for a waiter that requires disks.
         assert_eq!(release(&mut waiters, &progress(Some(9), &[60, 60], &[10, 9])), []);
         assert_eq!(release(&mut waiters, &progress(Some(19), &[60, 60], &[20])), [("here", Ok(1))]);
         assert_eq!(release(&mut waiters, &progress(Some(20), &[60], &[20])), [("both", Ok(1))]);

@@ -1,30 +1,30 @@
 //! Decides who may change the data and the log: local clients, the stream of one master, or nobody.
 //!
-//! A role change must neither lose acknowledged writes nor mix two histories. Promotion, demotion, pause and
-//! shutdown all follow the same four steps:
+//! A role change must neither lose acknowledged writes nor mix two histories. Promotion, demotion, pause and shutdown
+//! all follow the same four steps:
 //!
-//! 1. *Publish* the new authority where every write checks it, under the locks of its slots. No write that it
-//!    forbids can start after that.
+//! 1. *Publish* the new authority where every write checks it while holding the locks of its slots. No write that the
+//!   new authority forbids can start after that.
 //! 2. *Drain*: lock each slot once. Every write that started earlier has then finished and is in the log.
-//! 3. *Record* the end of the log, which is now final: the PSYNC position of a new replica, the offset that
-//!    replicas must reach, or the bound of the snapshot.
+//! 3. *Record* the end of the log, which is now final: the PSYNC position of a new replica, the offset that replicas
+//!   must reach, or the bound of the snapshot.
 //! 4. *Continue* as a replica, as a master, or exit.
 //!
 //! | | [`demote`] | [`promote`] | pause | shutdown |
 //! | --- | --- | --- | --- | --- |
-//! | publish | `Demoting` | `Master`, once no part of the stream is being applied | the node's gate | the node's gate |
+//! | publish | `Demoting` | `Master`, once no batch of the stream is being applied | the node's gate | the node's gate |
 //! | drain | the slots | the stream's lock | the slots | the slots |
 //! | record | [`admit_stream`] | the new replication id | the end of the log | the snapshot, then [`seal`] |
 //!
-//! Each stream has a [`StreamEpoch`], which is checked under the stream's lock before each batch is applied. Data
-//! that arrives from an older stream is dropped and not logged.
+//! Each stream has a [`StreamEpoch`], which is checked under the stream's lock before each batch is applied. Data that
+//! arrives from an older stream is dropped and not logged.
 //!
 //! [`demote`]: WriteAuthority::demote
 //! [`promote`]: WriteAuthority::promote
 //! [`admit_stream`]: WriteAuthority::admit_stream
 //! [`seal`]: WriteAuthority::seal
 
-/// Number of a master's stream. A newer stream has a higher number, and only the newest is applied.
+/// The number of a master's stream. Newer streams have higher numbers, and only the newest stream is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct StreamEpoch(u64);
 
@@ -33,10 +33,10 @@ pub struct StreamEpoch(u64);
 pub enum WriteMode {
     /// Clients' writes are executed, logged and acknowledged.
     Master,
-    /// A master that is being demoted: new writes are refused, running writes are still logged.
+    /// The node is a master that is being demoted: new writes are refused, running writes are still logged.
     Demoting,
-    /// The master's stream is applied and logged byte for byte. Writes of local clients to a writable replica
-    /// are not logged and do not advance the offset.
+    /// The master's stream is applied and logged byte for byte. Local clients may write to a writable replica, but
+    /// their writes are not logged and do not advance the offset.
     Replica,
 }
 
@@ -62,8 +62,8 @@ impl WriteAuthority {
         self.mode
     }
 
-    /// Returns whether a client's write may start. The caller holds the locks of the slots that are written, or
-    /// reads a copy that was published before it locked them; otherwise a demotion could miss the write.
+    /// Returns whether a client's write may start. The caller must hold the locks of the written slots when it reads
+    /// this mode or a published copy of it; otherwise a demotion could miss the write.
     #[must_use]
     pub fn accepts_writes(&self) -> bool {
         self.mode == WriteMode::Master && !self.is_sealed
@@ -81,15 +81,15 @@ impl WriteAuthority {
         self.mode == WriteMode::Replica && stream == self.epoch && !self.is_sealed
     }
 
-    /// Returns whether this is the newest stream, even if earlier writes are still running and the stream is not
-    /// applied yet.
+    /// Returns whether this is the newest stream, even if it is not applied yet because earlier writes are still
+    /// running.
     #[must_use]
     pub fn is_current(&self, stream: StreamEpoch) -> bool {
         self.mode != WriteMode::Master && stream == self.epoch
     }
 
     /// Starts to follow a master, or a different master than before. Invalidates older streams and returns the epoch of
-    /// the new one.
+    /// the new stream.
     pub fn demote(&mut self) -> StreamEpoch {
         self.epoch.0 += 1;
         if self.mode == WriteMode::Master {
@@ -98,8 +98,9 @@ impl WriteAuthority {
         self.epoch
     }
 
-    /// Allows `stream` to be applied. Call this once every write that started before [`WriteAuthority::demote`] has
-    /// finished: from then on the end of the log is final. Returns false if a newer stream has replaced it.
+    /// Allows `stream` to be applied. Must be called once every write that started before [`WriteAuthority::demote`]
+    /// has finished, because the end of the log is final from then on. Returns false if a newer stream has replaced
+    /// `stream`.
     pub fn admit_stream(&mut self, stream: StreamEpoch) -> bool {
         let current = self.is_current(stream);
         if current {
@@ -108,8 +109,8 @@ impl WriteAuthority {
         current
     }
 
-    /// Makes this node a master and invalidates every stream. Must not be called while part of a stream is being
-    /// applied. Returns false if the node was a master already.
+    /// Makes this node a master and invalidates every stream. Must not be called while a batch of a stream is being
+    /// applied. Returns false if the node already was a master.
     pub fn promote(&mut self) -> bool {
         if self.mode == WriteMode::Master {
             return false;
@@ -119,7 +120,7 @@ impl WriteAuthority {
         true
     }
 
-    /// Refuses all changes: the last snapshot before exit has been taken, so later writes would be lost.
+    /// Refuses all changes, because the last snapshot before the exit has been taken and later writes would be lost.
     pub fn seal(&mut self) {
         self.is_sealed = true;
     }

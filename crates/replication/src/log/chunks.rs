@@ -54,7 +54,7 @@ impl Chunks {
     pub(super) fn trim(&mut self, offset: u64) {
         while let Some(first) = self.chunks.front() {
             let len = first.len() as u64;
-            // The last chunk is still being filled.
+            // Never free the last chunk, which is still being filled.
             if self.start + len > offset || self.chunks.len() == 1 {
                 return;
             }
@@ -66,10 +66,10 @@ impl Chunks {
         }
     }
 
-    /// Appends up to `max` bytes from `offset` to `out` and returns their number. `offset` must not lie before the
-    /// start.
+    /// Appends up to `max` bytes from `offset` to `out` and returns their number. `offset` must not be before the first
+    /// retained byte.
     pub(super) fn read(&self, offset: u64, max: usize, out: &mut Vec<u8>) -> usize {
-        // All chunks except the last are full.
+        // All chunks but the last are full, so the offset determines the chunk.
         let from = (offset - self.start) as usize;
         let (mut chunk, mut within) = (from / CHUNK, from % CHUNK);
         let mut missing = max;

@@ -1,9 +1,9 @@
-//! Ranges of the log for which the append-only file has other commands.
+//! Ranges of the log in whose place the append-only file has other commands.
 //!
 //! A script can direct its writes to the replicas only, or to the append-only file only (`redis.set_repl`). Offsets
-//! count the bytes that replicas get. The log therefore contains the replicas' commands, and next to it what the file
-//! has in their place. Such a range is never empty: where replicas get nothing they get a PING, so that each version
-//! has an offset of its own for which replies and WAITAOF can wait.
+//! count the bytes that replicas receive. The log therefore contains the replicas' commands, and separately the
+//! commands that the file has in place of a range. A range is never empty: where replicas would receive nothing, they
+//! receive a PING, so that each version has an offset of its own for which replies and WAITAOF can wait.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,23 +11,23 @@ use std::sync::Arc;
 
 use slot_routing::ReplOffset;
 
-/// A range of appended bytes, and the commands that the append-only file has in its place.
+/// A range of bytes about to be appended, and the commands that the append-only file has in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamRange {
-    /// The range within the appended bytes, which is never empty.
+    /// The range, relative to the start of the appended bytes. Never empty.
     pub range: Range<usize>,
-    /// The commands that the file has instead; may be empty.
+    /// The commands in the append-only file; may be empty.
     pub commands: Arc<[u8]>,
 }
 
 /// A range of the log, and the commands that the append-only file has in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileVersion {
-    /// Offset of the first byte that the version replaces.
+    /// Log offset of the first replaced byte.
     pub from: ReplOffset,
-    /// Offset behind the last byte that the version replaces.
+    /// Log offset after the last replaced byte.
     pub to: ReplOffset,
-    /// The commands that the file has instead; may be empty.
+    /// The commands in the append-only file; may be empty.
     pub commands: Arc<[u8]>,
 }
 
@@ -39,14 +39,14 @@ pub struct FileVersions {
 }
 
 impl FileVersions {
-    /// Adds a version that begins where the last one ends, or later.
+    /// Adds a version that begins at or after the end of the last one.
     pub fn add(&mut self, version: FileVersion) {
         debug_assert!(version.from < version.to && self.end().is_none_or(|end| end <= version.from));
         self.bytes += version.commands.len() as u64;
         self.versions.push_back(version);
     }
 
-    /// Adds the versions of ranges of bytes that are about to be appended at `end`.
+    /// Records the file's versions of the byte ranges that are about to be appended at `end`.
     pub(super) fn add_ranges(&mut self, end: ReplOffset, ranges: &[StreamRange]) {
         for StreamRange { range, commands } in ranges {
             let at = |index: usize| ReplOffset(end.0 + index as u64);
@@ -55,12 +55,12 @@ impl FileVersions {
         }
     }
 
-    /// Returns the versions that begin at `from` or later.
+    /// Returns the versions whose ranges begin at `from` or later.
     pub fn from(&self, from: ReplOffset) -> impl Iterator<Item = &FileVersion> {
         self.versions.range(self.versions.partition_point(|version| version.from < from)..)
     }
 
-    /// Removes the versions that end at or before `at`.
+    /// Removes the versions whose ranges end at or before `at`.
     pub fn forget_before(&mut self, at: ReplOffset) {
         while let Some(first) = self.versions.front().filter(|first| first.to <= at) {
             self.bytes -= first.commands.len() as u64;
@@ -73,7 +73,7 @@ impl FileVersions {
         *self = Self::default();
     }
 
-    /// Returns where the last version ends; `None` without versions.
+    /// Returns the offset at which the last version ends; `None` without versions.
     #[must_use]
     pub fn end(&self) -> Option<ReplOffset> {
         self.versions.back().map(|last| last.to)
@@ -85,7 +85,6 @@ impl FileVersions {
         self.bytes
     }
 
-    /// Returns whether there is no version.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.versions.is_empty()

@@ -88,15 +88,15 @@ fn replica_adopts_its_masters_history() {
     assert_eq!(log.position(), Position { id: id(7), offset: ReplOffset(5006) });
     assert_eq!(log.retained_range(), Some((5001, 6)));
     assert_eq!(log.second_history(), None);
-    // After the promotion, replicas of the old master can continue up to the position of the promotion.
+    // After a promotion, replicas of the old master can continue up to the offset of the promotion.
     assert!(log.promote(id(8)));
     assert_eq!(log.second_history(), Some(Position { id: id(7), offset: ReplOffset(5006) }));
     assert_eq!(log.resume(id(7).as_str().as_bytes(), 5001), Ok(ReplOffset(5000)));
 }
 
-/// A node in a chain may receive bytes of its new master before the connection of its own replica is closed. That
-/// replica would count them under the old id, exceed the common part of both histories, and need a full
-/// synchronisation.
+/// A replica with sub-replicas may receive bytes of its new master before the connections of its sub-replicas are
+/// closed. A sub-replica would count these bytes under the old id, exceed the common part of both histories, and need a
+/// full synchronisation.
 #[test]
 fn renamed_history_drops_the_cursors_of_replicas() {
     let mut log = open_log(1000);
@@ -125,7 +125,7 @@ fn no_replica_continues_after_a_history_was_parted() {
     assert_eq!(log.position(), Position { id: id(2), offset: ReplOffset(3) });
 }
 
-/// A master in database 3 is demoted while a command is still running: that command is the last in the log.
+/// A master is demoted while a command is still running in database 3: that command is the last in the log.
 #[test]
 fn position_of_a_demoted_master_includes_its_last_write() {
     let mut log = open_log(1000);
@@ -172,8 +172,8 @@ fn snapshot_loaded_after_a_promotion_starts_a_new_history() {
     assert_eq!((log.position().id, log.second_history()), (id(3), Some(loaded)));
 }
 
-/// Bytes are freed in chunks, so more than the capacity is kept, possibly more than the cursor bound. A replica that
-/// continued there would be closed at once, and reconnect for ever.
+/// Bytes are freed in whole chunks, so the log may retain more than the capacity and more than the cursor bound. A
+/// replica that continued beyond the bound would be disconnected at once, and reconnect for ever.
 #[test]
 fn replica_beyond_the_cursor_bound_needs_a_full_synchronisation() {
     let mut log = open_log(100);
@@ -213,7 +213,8 @@ fn old_bytes_are_kept_for_cursors_within_their_bound() {
 }
 
 proptest! {
-    /// Compares the log with one long buffer: a cursor reads the stream without gaps, and the retained size is bounded.
+    /// Compares the log with one long buffer: a cursor reads the stream without gaps, and the log retains a bounded
+    /// number of bytes.
     #[test]
     fn cursors_read_what_was_appended(
         steps in prop::collection::vec((0usize..3, 0usize..40_000), 1..60),

@@ -1,5 +1,5 @@
 //! Full synchronisation over two connections, as in Valkey 8 and later: the snapshot over one and concurrently the
-//! stream over the other. Writes made meanwhile are buffered by the replica instead of the master.
+//! stream over the other. The replica, instead of the master, buffers the writes made during the transfer.
 //!
 //! | | main channel | RDB channel |
 //! | --- | --- | --- |
@@ -10,12 +10,13 @@
 //! | 5 | PSYNC id offset+1: `+CONTINUE id`, then the stream | |
 //! | 6 | REPLCONF ACK once the snapshot is loaded | closed after the snapshot |
 //!
-//! Until its second PSYNC the main channel is a normal client. The log is kept for the RDB channel from the snapshot's
-//! position on, and for the main channel from step 5 on. If one connection is lost before the snapshot has been sent,
-//! the other is closed and the replica starts again. A replica with a complete snapshot may close the RDB channel
-//! before step 5; the log is still kept for it.
+//! Until its second PSYNC the main channel is a normal client. The log is retained for the RDB channel from the
+//! snapshot's position on, and for the main channel from step 5 on. If one connection is lost before the snapshot has
+//! been sent, the other is closed and the replica starts again. A replica with a complete snapshot may close the RDB
+//! channel before step 5; the log is retained for this replica nevertheless.
 //!
-//! A replica sends nothing on its main channel until it has loaded the snapshot, so there is no timeout until then.
+//! A replica sends nothing on its main channel until it has loaded the snapshot, so the main channel has no timeout
+//! before that.
 //!
 //! Source: observed traffic between Valkey 9.1 servers.
 
@@ -32,11 +33,11 @@ use crate::psync::PeerProfile;
 pub(super) const MAIN_CHANNEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Master {
-    /// Returns whether a replica that needs a full synchronisation must fetch the snapshot over a second connection.
+    /// Returns whether a replica that needs a full synchronisation must use a second connection for the snapshot.
     #[must_use]
     pub fn needs_rdb_channel(&self, profile: &PeerProfile) -> bool {
         let capable = profile.capabilities.dual_channel && profile.capabilities.has_eof;
-        // A replica whose dual-channel synchronisation failed gets a normal one.
+        // After a failed dual-channel synchronisation, the replica falls back to a single connection.
         let first = profile.snapshot_connection.is_none();
         self.config.dual_channel && self.config.diskless && capable && first
     }
@@ -53,7 +54,7 @@ impl Master {
         })
     }
 
-    /// Returns how many replicas receive a snapshot and have not requested the stream yet.
+    /// Returns the number of replicas that receive a snapshot and have not requested the stream yet.
     #[must_use]
     pub fn waiting_for_psync(&self) -> usize {
         self.peers.keys().filter(|peer| self.awaits_main_channel(**peer)).count()
@@ -72,17 +73,17 @@ impl Master {
         let awaited = self.awaits_main_channel(rdb);
         let (true, Some(Position { id, offset })) = (awaited, resume) else {
             let reason = if awaited { CloseReason::TooFarBehind } else { CloseReason::OtherChannelLost };
-            // A snapshot connection that belongs to another replica is left alone.
+            // Ignore a snapshot connection that belongs to another replica.
             let profile = PeerProfile { snapshot_connection: Some(rdb).filter(|_| awaited), ..profile };
             self.peers.insert(peer, ConnectedReplica::new(profile, Phase::AwaitsMainChannel, None, now));
             return self.close(now, peer, reason, out);
         };
         let id = Some(id).filter(|_| profile.capabilities.psync2);
-        // The snapshot contains the state of migrating slots.
+        // The slot states are not needed here, because the snapshot contains them.
         out.push(MasterAction::Continue { peer, id, with_slot_states: false });
         out.push(MasterAction::Stream { peer, from: offset });
         out.push(MasterAction::RemoveCursor { peer: rdb });
-        // The replica acknowledges only data that it has loaded.
+        // The offset is still unknown: a replica acknowledges only data that it has loaded.
         self.peers.insert(peer, ConnectedReplica::new(profile, Phase::AwaitsMainChannel, None, now));
         let fetched = self.peers.get_mut(&rdb).is_some_and(|rdb| {
             rdb.main_channel = Some(peer);

@@ -11,12 +11,12 @@ pub struct OutputLimit {
     pub hard: u64,
     /// The soft limit in bytes; 0 for no limit.
     pub soft: u64,
-    /// How long the soft limit may be exceeded before the connection is closed.
+    /// For how long the soft limit may be exceeded before the connection is closed.
     pub soft_duration: Duration,
 }
 
 impl OutputLimit {
-    /// Raises limits below `bytes` to `bytes`, as Valkey does for replicas.
+    /// Returns the limits, with values below `bytes` raised to `bytes`, as Valkey does for replicas.
     pub(super) fn raised_to(self, bytes: u64) -> Self {
         let raised = |limit: u64| if limit == 0 { 0 } else { limit.max(bytes) };
         Self { hard: raised(self.hard), soft: raised(self.soft), ..self }
@@ -43,7 +43,7 @@ mod tests {
     fn hard_limit_applies_at_once_soft_limit_after_an_unbroken_time() {
         let limit = OutputLimit { hard: 100, soft: 10, soft_duration: Duration::from_secs(5) };
         let mut since = None;
-        // second, pending bytes, whether the limit is exceeded
+        // Columns: time in seconds, pending bytes, whether the limit is exceeded
         let table = [
             (0, 10, false),
             (1, 11, false),

@@ -1,4 +1,4 @@
-//! A replica as seen by its master.
+//! The state of a connected replica, as tracked by its master.
 
 use clock::Instant;
 use slot_routing::ReplOffset;
@@ -13,12 +13,12 @@ pub(super) enum Phase {
     WaitsForSnapshot { since: Instant },
     /// A snapshot is being taken for the replica or sent to it.
     Sending { transfer: TransferId, position: Option<ReplOffset>, delivery: Delivery },
-    /// The replica has received the snapshot and has not acknowledged loading it.
+    /// The replica has received the snapshot, but has not acknowledged loading it.
     Loading { position: ReplOffset },
-    /// The replica has received the snapshot over this connection, which may be closed already. Its main connection has
-    /// not appeared.
+    /// The replica has received the snapshot over this RDB channel, which may be closed already. The replica's main
+    /// channel has not connected yet.
     SnapshotDelivered { since: Instant },
-    /// The replica receives the stream and has not acknowledged loading the snapshot of its other connection.
+    /// The replica receives the stream, but has not acknowledged loading the snapshot sent over its other connection.
     AwaitsMainChannel,
     /// The replica receives the stream and has loaded its snapshot, if it needed one.
     Online,
@@ -36,7 +36,7 @@ pub(super) enum Delivery {
 /// The state of a replica as INFO shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerState {
-    /// The snapshot is being taken, and also sent if it is streamed.
+    /// The snapshot is being taken. A streamed snapshot is also being sent.
     WaitBgsave,
     /// The snapshot file is being sent.
     SendBulk,
@@ -73,7 +73,7 @@ pub struct ConnectedReplica {
     pub(super) over_soft_since: Option<Instant>,
     /// The number of pending bytes at the last report.
     pub(super) pending_bytes: u64,
-    /// For an RDB channel, the main connection of the same replica.
+    /// For an RDB channel, the main channel of the same replica; `None` before it has connected.
     pub(super) main_channel: Option<PeerId>,
 }
 
@@ -171,22 +171,22 @@ impl ConnectedReplica {
         !self.profile.uses_sync && matches!(self.phase, Phase::Online | Phase::Loading { .. })
     }
 
-    /// Returns whether this is an RDB channel whose main channel has not appeared.
+    /// Returns whether this is an RDB channel whose main channel has not connected yet.
     pub(super) fn awaits_main_channel(&self) -> bool {
         self.profile.rdb_channel && self.main_channel.is_none()
     }
 
-    /// Returns whether this is an RDB channel that has received its snapshot and whose main channel has not appeared.
+    /// Returns whether this is an RDB channel that has delivered its snapshot before the main channel connected.
     pub(super) fn has_snapshot(&self) -> bool {
         matches!(self.phase, Phase::SnapshotDelivered { .. })
     }
 
-    /// Returns whether the main channel has been missing for too long.
+    /// Returns whether the main channel has failed to connect in time.
     pub(super) fn main_channel_timed_out(&self, now: Instant) -> bool {
         matches!(self.phase, Phase::SnapshotDelivered { since } if now >= since + MAIN_CHANNEL_TIMEOUT)
     }
 
-    /// Returns the other connection of a dual-channel replica, if it cannot be used without this one.
+    /// Returns the other connection of a dual-channel replica, if that connection is useless without this one.
     pub(super) fn needs_transfer(&self) -> Option<PeerId> {
         match self.phase {
             Phase::Sending { .. } => self.main_channel,

@@ -124,7 +124,7 @@ fn replica_that_joins_during_a_streamed_snapshot_waits_for_the_next() {
     assert_eq!(master.handle(1, MasterEvent::Sent { peer: PEER_1 }), [second]);
 }
 
-/// A snapshot file can be shared until it is complete; the file is sent when it is complete.
+/// Other replicas can join a snapshot file until it is complete and is sent.
 #[test]
 fn replica_joins_a_snapshot_that_is_being_written_to_a_file() {
     let mut master = MasterFixture::new(MasterConfig { diskless: false, ..config() });
@@ -463,7 +463,7 @@ mod two_channels {
         master
     }
 
-    /// Returns the same master after the snapshot was taken at offset 70.
+    /// Returns the master of [`with_rdb_channel`] after the snapshot was taken at offset 70.
     fn with_snapshot_position() -> MasterFixture {
         let mut master = with_rdb_channel();
         master.handle(5, MasterEvent::Deadline);
@@ -596,7 +596,7 @@ mod two_channels {
         assert_eq!(actions[0], close(MAIN_PEER, CloseReason::TooFarBehind));
         assert_eq!(master.0.peers().len(), 0, "the snapshot is of no use any more");
 
-        // A connection that names another replica's RDB channel does not affect it.
+        // A connection that claims the RDB channel of another replica does not affect that channel.
         let mut master = with_snapshot_position();
         let three = PeerId(3);
         master.join(6, MAIN_PEER, main_channel(), Some(70));
@@ -620,7 +620,7 @@ mod two_channels {
     }
 }
 
-/// Regression test: a PING scheduled with the shorter period was sent after the period was increased, and put the
+/// Regression test: after the period was increased, a PING was still sent by the old, shorter period. It advanced the
 /// replicas' offsets past the end of their next master's log.
 #[test]
 fn changed_ping_period_applies_at_once() {

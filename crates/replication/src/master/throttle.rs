@@ -1,12 +1,14 @@
 //! Throttles writers for a replica that cannot keep up.
 //!
-//! A replica whose pending bytes exceed its limit (`client-output-buffer-limit replica`) is closed and comes back for a
-//! full synchronisation. During that synchronisation more data accumulates, so at the same write rate the replica is
-//! closed again and again. After the first time, writers are therefore delayed while the pending bytes are in the upper
-//! half of the limit: not at all at half of it, increasing to one second per batch at the limit.
+//! A replica whose pending bytes exceed its limit (`client-output-buffer-limit replica`) is disconnected and reconnects
+//! for a full synchronisation. During that synchronisation more data accumulates, so at the same write rate the replica
+//! is disconnected again and again. After the first disconnection, writers are therefore delayed while the pending
+//! bytes exceed half of the limit. The delay increases from zero at half of the limit to one second per batch at the
+//! limit.
 //!
 //! The delay is bounded: at most [`MAX_TOTAL_DELAY`] within each [`THROTTLE_PERIOD`], since a replica that can never
-//! keep up must not stop its master. Writers are never throttled unless a replica was closed for exceeding its limit.
+//! keep up must not stop its master. Writers are throttled only after a replica was disconnected for exceeding its
+//! limit.
 
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use clock::Instant;
 
 use super::OutputLimit;
 
-/// How long writers may be throttled after a replica was closed.
+/// How long writers may be throttled after a replica was disconnected.
 pub(super) const THROTTLE_PERIOD: Duration = Duration::from_secs(600);
 /// The maximum total delay within [`THROTTLE_PERIOD`].
 pub(super) const MAX_TOTAL_DELAY: Duration = Duration::from_secs(60);
@@ -24,16 +26,16 @@ const MAX_DELAY: Duration = Duration::from_secs(1);
 /// Decides how long writers are delayed for slow replicas.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
-    /// When the current [`THROTTLE_PERIOD`] began; `None` if writers must not be throttled.
+    /// When the current [`THROTTLE_PERIOD`] began; `None` if writers are not throttled.
     total_granted: Option<Instant>,
-    /// The total delay since the period began.
+    /// The sum of all delays since the period began.
     total_used: Duration,
     /// When the current uninterrupted throttling began.
     granted_since: Option<Instant>,
 }
 
 impl Throttle {
-    /// Records that a replica was closed for exceeding its limit.
+    /// Starts a period of throttling after a replica was disconnected for exceeding its limit.
     pub(super) fn on_replica_closed(&mut self, now: Instant) {
         if self.total_granted.is_none_or(|at| now.since(at) >= THROTTLE_PERIOD) {
             (self.total_granted, self.total_used) = (Some(now), Duration::ZERO);
@@ -53,8 +55,8 @@ impl Throttle {
     }
 }
 
-/// Returns the delay for this share of the limit. The lower limit counts, since the soft one may be exceeded for a
-/// while.
+/// Returns the delay for `pending` bytes under this limit. The lower of the hard and the soft limit counts, although
+/// the soft limit may be exceeded for a while.
 fn wanted_delay(pending: u64, limit: OutputLimit) -> Duration {
     let Some(limit) = [limit.hard, limit.soft].into_iter().filter(|bytes| *bytes > 0).min() else {
         return Duration::ZERO;
@@ -86,7 +88,7 @@ mod tests {
     fn delay_grows_towards_the_limit() {
         let soft = OutputLimit { hard: 4000, soft: 1000, soft_duration: Duration::from_secs(60) };
         let none = OutputLimit { hard: 0, soft: 0, soft_duration: Duration::ZERO };
-        // pending bytes, limit, delay in milliseconds
+        // Columns: pending bytes, limit, delay in milliseconds
         let table = [
             (0, LIMIT, 0),
             (500, LIMIT, 0),
@@ -110,7 +112,7 @@ mod tests {
         let mut throttle = Throttle::default();
         let mut slow = 0;
         for second in 0..1200 {
-            // The replica is closed twice a minute.
+            // The replica is disconnected twice a minute.
             if second % 30 == 0 {
                 throttle.on_replica_closed(at_seconds(second));
             }

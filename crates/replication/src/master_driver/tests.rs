@@ -13,7 +13,7 @@ fn at_millis(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-/// The driver with its log, and the actions since the last call of `take_actions`.
+/// A driver with its log, and its actions since the last call of `take_actions`.
 struct MasterFixture {
     driver: MasterDriver,
     log: Log,
@@ -53,7 +53,7 @@ impl MasterFixture {
         std::mem::take(&mut self.actions)
     }
 
-    /// Takes the requested snapshot, sends it and acknowledges that it is loaded.
+    /// Takes and sends the requested snapshot, and acknowledges it on behalf of the replica.
     fn synchronise(&mut self, millis: u64, transfer: u64, peer: PeerId) -> SnapshotPosition {
         self.log.open(id(0));
         let cut = SnapshotPosition::record(&mut self.log, TransferId(transfer), &[peer], None);

@@ -2,9 +2,9 @@
 //! `+DUALCHANNELSYNC`, sends the snapshot over a second connection (the RDB channel) and concurrently the stream over
 //! the first (the main channel). [`crate::master`] lists the steps.
 //!
-//! Stream bytes are buffered until the snapshot is loaded. When the buffer is full, the main channel is no longer read
-//! and the master buffers the rest. If either connection breaks before the snapshot is complete, both are closed and
-//! the synchronisation starts again.
+//! Stream bytes are buffered until the snapshot is loaded. When the buffer is full, the replica stops reading from the
+//! main channel and the master buffers the rest. If either connection breaks before the snapshot is complete, both are
+//! closed and the synchronisation starts again.
 
 use slot_routing::ReplOffset;
 
@@ -18,11 +18,11 @@ use super::{LinkError, RdbChannelAction, ReplicaAction, ReplicaConfig};
 use crate::id::ReplId;
 use crate::log::Position;
 
-/// How far the handshake and the snapshot have come on the RDB channel.
+/// The progress of the handshake and the snapshot on the RDB channel.
 #[derive(Debug)]
 enum RdbChannelState {
     Connecting,
-    /// The replica waits for replies to this many requests, then sends SYNC.
+    /// The replica waits for the replies to this many requests before it sends SYNC.
     Handshake {
         missing: u8,
     },
@@ -32,19 +32,19 @@ enum RdbChannelState {
     Complete,
 }
 
-/// How far the handshake has come on the main channel.
+/// The progress of the handshake on the main channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MainChannelState {
     /// The main channel is idle until the position of the snapshot is known.
     Waiting,
-    /// The replica has announced over the main channel which RDB channel belongs to it.
+    /// The replica has told the master over the main channel which RDB channel belongs to it.
     Identifying,
     /// The replica has sent PSYNC over the main channel.
     AwaitsPsyncReply,
     Streaming,
 }
 
-/// State of both connections of one synchronisation.
+/// State of both connections during one synchronisation.
 #[derive(Debug)]
 pub(super) struct Dual {
     rdb: RdbChannelState,
@@ -106,19 +106,19 @@ impl Dual {
         out.push(ReplicaAction::RdbChannel(RdbChannelAction::Send(hello)));
     }
 
-    /// Returns whether the RDB channel is still needed, because the snapshot is not complete.
+    /// Returns whether the RDB channel is still needed because the snapshot is incomplete.
     pub(super) fn needs_rdb_channel(&self) -> bool {
         !matches!(self.rdb, RdbChannelState::Complete)
     }
 
-    /// Handles bytes of the RDB channel.
+    /// Handles bytes received over the RDB channel.
     pub(super) fn on_rdb_received(
         &mut self,
         bytes: Vec<u8>,
         out: &mut Vec<ReplicaAction>,
     ) -> Result<(), LinkError> {
         let rest = match &self.rdb {
-            // Data of a closed connection is dropped.
+            // Drop late data of a closed connection.
             RdbChannelState::Connecting | RdbChannelState::Complete => return Ok(()),
             RdbChannelState::Handshake { .. } | RdbChannelState::AwaitsEndOffset => {
                 match self.on_rdb_lines(&bytes, out)? {
@@ -136,7 +136,7 @@ impl Dual {
         Ok(())
     }
 
-    /// Handles the reply lines before the snapshot; returns the bytes that belong to the snapshot.
+    /// Handles the reply lines that precede the snapshot. Returns the bytes that belong to the snapshot.
     fn on_rdb_lines(
         &mut self,
         mut bytes: &[u8],
@@ -172,7 +172,7 @@ impl Dual {
         Ok(None)
     }
 
-    /// Handles bytes of the main channel.
+    /// Handles bytes received over the main channel.
     pub(super) fn on_main_received(
         &mut self,
         bytes: &[u8],
@@ -210,7 +210,7 @@ impl Dual {
 }
 
 /// Parses `$ENDOFF:offset id db client`: the position of the snapshot and the client id of the RDB channel. The
-/// database is ignored, since the snapshot contains it too.
+/// database is ignored, because the snapshot contains it as well.
 fn parse_end_offset(line: &[u8]) -> Option<(Position, &[u8])> {
     let mut words = line.strip_prefix(b"$ENDOFF:")?.split(|byte| *byte == b' ');
     let offset = u64::try_from(resp::parse_i64(words.next()?)?).ok()?;

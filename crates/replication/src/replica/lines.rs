@@ -1,4 +1,4 @@
-//! Splits a master's replies into lines, however the bytes arrive.
+//! Splits a master's replies into lines. The bytes may arrive in chunks of any size.
 
 use memchr::memchr;
 
@@ -7,14 +7,15 @@ use super::LinkError;
 /// The maximum length of a line in bytes. A `+CONTINUE` may list a node for every slot.
 const MAX_LINE: usize = 1024 * 1024;
 
-/// Collects the bytes of an incomplete line.
+/// Splits replies into lines and buffers an incomplete line.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     partial: Vec<u8>,
 }
 
 impl Lines {
-    /// Takes the next complete line from `bytes`. Empty lines only show that the master is alive and are skipped.
+    /// Removes the next complete line from `bytes` and returns it. Empty lines are skipped, because they only show that
+    /// the master is alive.
     pub(super) fn next_line(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, LinkError> {
         while let Some(end) = memchr(b'\n', bytes) {
             self.partial.extend_from_slice(&bytes[..end]);

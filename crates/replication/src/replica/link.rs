@@ -15,8 +15,8 @@ use crate::id::ReplId;
 use crate::log::Position;
 use crate::psync::SLOT_STATES;
 
-/// The Valkey version announced to the master. Without one, Valkey writes RDB for versions before 8, which cannot hold
-/// hashes with field expiry, and fails on the first of them.
+/// The Valkey version announced to the master. A Valkey master to which no version is announced writes an RDB format
+/// from before version 8, which cannot represent hashes with field expiry; the transfer fails at the first such hash.
 pub(super) const ANNOUNCED_VALKEY_VERSION: &[u8] = b"9.0.0";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,12 +35,12 @@ pub(super) struct Handshake {
     replconfs: u8,
 }
 
-/// How far the handshake has come after some bytes.
+/// The progress of the handshake after some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HandshakeStep {
     Incomplete,
     Failed(LinkError),
-    /// The master sends a snapshot next; `rest` contains bytes read beyond the handshake.
+    /// The master sends a snapshot next; `rest` contains the bytes received after the handshake.
     Full {
         position: Position,
         remaining: Vec<u8>,
@@ -51,7 +51,7 @@ pub(super) enum HandshakeStep {
         slot_states: Option<Vec<u8>>,
         remaining: Vec<u8>,
     },
-    /// The snapshot must be fetched over a second connection.
+    /// The snapshot must be requested over a second connection.
     TwoChannels,
 }
 
@@ -105,7 +105,7 @@ impl Handshake {
                 HandshakeStep::Incomplete
             }
             AwaitedReply::Pong | AwaitedReply::Auth => HandshakeStep::Failed(refusal_error(line)),
-            // Old masters do not know every option and work without it.
+            // Old masters reject unknown options, but replicate without them.
             AwaitedReply::Replconf(missing) if missing > 1 => {
                 self.waiting = AwaitedReply::Replconf(missing - 1);
                 HandshakeStep::Incomplete
@@ -139,9 +139,9 @@ impl Handshake {
             words.extend([&b"capa"[..], b"dual-channel"]);
         }
         resp::encode_request(send, words);
-        // Valkey uses this to choose the RDB version. Other masters may refuse it.
+        // Valkey chooses the RDB version by this option. Other masters may reject it.
         resp::encode_request(send, [&b"REPLCONF"[..], b"version", ANNOUNCED_VALKEY_VERSION]);
-        // Valkey 9 names its successor by this node id.
+        // Valkey 9 uses this node id when it names its successor.
         if let Some(node) = &config.node {
             resp::encode_request(send, [&b"REPLCONF"[..], b"set-cluster-node-id", node.as_bytes()]);
             self.replconfs += 1;
@@ -206,12 +206,12 @@ fn on_psync(line: &[u8], has_position: bool, rest: &[u8]) -> HandshakeStep {
     }
 }
 
-/// What an accepted partial synchronisation changes.
+/// What changes when the master accepts a partial synchronisation.
 pub(super) enum ContinueReply {
     Accepted {
-        /// The new replication id, if it changed.
+        /// The new replication id; `None` if the id has not changed.
         id: Option<ReplId>,
-        /// The migrating slots, if the master sent them.
+        /// The list of migrating slots; `None` if the master did not send it.
         slot_states: Option<Vec<u8>>,
     },
     FullResyncNeeded,

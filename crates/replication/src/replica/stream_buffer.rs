@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-/// The size of a part in bytes. All parts but the last are full, so that little memory is wasted.
+/// Size of a chunk in bytes. Every chunk but the last is full, so that little memory is wasted.
 const CHUNK_SIZE: usize = 64 * 1024;
 
-/// The buffered stream, as a queue of parts.
+/// The buffered stream, as a queue of chunks.
 #[derive(Debug, Default)]
 pub(super) struct StreamBuffer {
     chunks: VecDeque<Vec<u8>>,
@@ -27,7 +27,7 @@ impl StreamBuffer {
         }
     }
 
-    /// Removes and returns the first part; `None` if the buffer is empty.
+    /// Removes and returns the first chunk; `None` if the buffer is empty.
     pub(super) fn pop(&mut self) -> Option<Vec<u8>> {
         let piece = self.chunks.pop_front()?;
         self.bytes -= piece.len() as u64;

@@ -84,7 +84,7 @@ impl ReplicaFixture {
     }
 }
 
-/// A master that hands over sends PSYNC FAILOVER and must notice a refusal.
+/// A master that has asked its replica to take over (PSYNC FAILOVER) must notice a refusal.
 #[test]
 fn refusal_by_the_master_is_reported() {
     let config = ReplicaConfig { failover: true, ..config() };
@@ -160,7 +160,7 @@ fn snapshot_with_an_end_mark_may_arrive_in_any_parts() {
         assert!(out.contains(&ReplicaAction::Load { position: at_seconds(1, 0) }));
         let mut after = replica.handle_event(ReplicaEvent::Loaded);
         after.retain(|action| matches!(action, ReplicaAction::Stream(_)));
-        // The stream continues with the bytes behind the mark and those received while loading.
+        // The stream continues with the bytes after the end mark and those received during the load.
         assert_eq!(after, [ReplicaAction::Stream(b"rest".to_vec())], "cut at {cut}");
     }
 }
@@ -292,7 +292,7 @@ fn failed_load_leaves_no_position() {
 
 #[test]
 fn rejected_snapshot_keeps_the_data_and_position() {
-    // The snapshot connection breaks while the snapshot is received, and once it is complete.
+    // The snapshot connection breaks before and after the snapshot is complete.
     for snapshot in ["$5\r\nx", "$1\r\nx"] {
         let mut replica = ReplicaFixture::with_psync_sent(config(), Some(at_seconds(1, 5)));
         replica.receive(&format!("+FULLRESYNC {} 70\r\n{snapshot}", id(2)));
@@ -351,7 +351,7 @@ fn malformed_replies_close_the_link() {
     }
 }
 
-/// A foreign server answers every PSYNC with a snapshot and every acknowledgement with garbage.
+/// A server that answers every PSYNC with a snapshot and every acknowledgement with garbage must not cause a busy loop.
 #[test]
 fn failing_full_synchronisations_back_off_exponentially() {
     let mut replica = ReplicaFixture::new(config(), None);
@@ -386,7 +386,8 @@ fn failing_full_synchronisations_back_off_exponentially() {
     );
 }
 
-/// The master closes the link soon after each snapshot, because its replica is too slow or its history changes.
+/// The master closes the link soon after each snapshot, because this replica is too slow or the master's history
+/// changes.
 #[test]
 fn lasting_links_reconnect_at_once_and_others_after_a_second() {
     let mut replica = ReplicaFixture::with_psync_sent(config(), None);
@@ -427,7 +428,7 @@ mod two_channels {
     const CLOSE_RDB_CHANNEL: ReplicaAction = ReplicaAction::RdbChannel(RdbChannelAction::Close);
     const END_MARK: &str = "0123456789012345678901234567890123456789";
 
-    /// Runs until the master has sent the position of the snapshot.
+    /// Runs a dual-channel synchronisation until the master has sent the position of the snapshot.
     fn with_snapshot_position(config: ReplicaConfig) -> ReplicaFixture {
         let mut replica = ReplicaFixture::with_psync_sent(config, None);
         let connect = ReplicaAction::RdbChannel(RdbChannelAction::Connect);

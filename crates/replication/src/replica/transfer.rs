@@ -2,7 +2,8 @@
 //!
 //! The snapshot is either `$<length>` and that many bytes, or `$EOF:` and a random mark of 40 characters, then bytes
 //! until the mark is repeated. Empty lines before the first line show that the master is alive while it prepares the
-//! snapshot. The mark may arrive in parts, so the last 40 bytes are always held back.
+//! snapshot. The mark may be split between two reads, so the last 40 bytes are never passed on before more bytes
+//! arrive.
 
 use memchr::memchr;
 use memchr::memmem::Finder;
@@ -21,7 +22,7 @@ enum TransferBody {
     },
     Mark {
         mark: Box<Finder<'static>>,
-        /// The last bytes, which may be the start of the mark.
+        /// The last received bytes, which may be the start of the end mark.
         undecided: Vec<u8>,
     },
 }
@@ -30,7 +31,7 @@ enum TransferBody {
 pub(super) struct Transfer {
     position: Position,
     len: Option<u64>,
-    /// The first line while it is incomplete.
+    /// The received part of the first line.
     line: Vec<u8>,
     /// The body announced by the first line.
     body: Option<TransferBody>,
@@ -50,7 +51,7 @@ impl Transfer {
         self.len
     }
 
-    /// Handles received bytes. Returns the bytes behind the snapshot once it is complete.
+    /// Handles received bytes. Once the snapshot is complete, returns the bytes that follow it.
     pub(super) fn advance(
         &mut self,
         bytes: Vec<u8>,
@@ -77,7 +78,7 @@ impl Transfer {
         }
     }
 
-    /// Parses the first line once it is complete; returns the body that it announces and the bytes behind it.
+    /// Parses the first line once it is complete. Returns the announced body and the bytes that follow the line.
     fn parse_first_line(
         &mut self,
         more: &[u8],

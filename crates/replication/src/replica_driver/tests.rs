@@ -4,7 +4,7 @@ use super::*;
 use crate::log::Position;
 use crate::replica::{LOST_RETRY, RdbChannelAction};
 
-/// The driver of one node, with the node's log.
+/// The driver of one node together with the node's log.
 struct NodeFixture {
     driver: ReplicaDriver<&'static str>,
     log: Log,
@@ -100,7 +100,7 @@ fn snapshot() -> Position {
     Position { id: id(2), offset: ReplOffset(70) }
 }
 
-/// Returns the bytes that these actions send.
+/// Returns the bytes sent by these actions, as text.
 fn sent_bytes(orders: &[ReplicaDriverAction]) -> String {
     let sent = orders.iter().filter_map(|order| match order {
         ReplicaDriverAction::LinkAction(ReplicaAction::Send(bytes)) => {
@@ -111,8 +111,8 @@ fn sent_bytes(orders: &[ReplicaDriverAction]) -> String {
     sent.collect()
 }
 
-/// A replica that moves to another shard may have a larger offset than that shard's replicas, and must not win an
-/// election over them.
+/// A replica that moved to another shard may have a larger offset than that shard's replicas, but must not win an
+/// election against them.
 #[test]
 fn data_of_another_history_has_offset_zero_until_the_master_has_sent_its_own() {
     let mut node = NodeFixture::new();
@@ -200,7 +200,7 @@ fn promoted_node_accepts_writes_and_drops_the_stream_in_every_state() {
         if node.log.is_open() {
             assert_eq!(node.log.position().id, id(9), "{state}");
         }
-        // The node follows a master again.
+        // The node follows the same master again.
         let again = node.follow("one").unwrap();
         assert_eq!(node.handle_event(again, ReplicaDriverEvent::Drained), []);
     }
@@ -301,8 +301,8 @@ fn snapshot_connection_closes_with_the_main_connection() {
     assert_eq!(node.link(stream, replica::ReplicaEvent::Closed), [close]);
 }
 
-/// Regression test: a replica started an election with the offset of the data that it had dropped for a snapshot that
-/// it could not load.
+/// Regression test: a replica whose snapshot could not be loaded started an election with the offset of its previous
+/// data, which was gone.
 #[test]
 fn replica_without_data_after_a_failed_load_has_offset_zero() {
     let (mut node, stream) = NodeFixture::streaming();
