@@ -18,7 +18,7 @@ struct Announcements<'a> {
 
 impl Announcements<'_> {
     /// Copies the announced values into the sender's entry. If `all` is false, only the hostname is copied. Returns
-    /// whether anything changed.
+    /// whether the entry changed.
     fn apply_to(self, node: &mut Node, all: bool) -> bool {
         let set = |field: &mut String, text: &str| {
             let news = field != text;
@@ -37,8 +37,8 @@ impl Announcements<'_> {
     }
 }
 
-/// Updates the sender's entry from the extensions of a message. [`Extension::Forgotten`] is not about the sender and is
-/// ignored here.
+/// Updates the sender's entry from the extensions of a message. Ignores [`Extension::Forgotten`], which does not
+/// describe the sender.
 pub(crate) fn apply_extensions(
     state: &mut ClusterState,
     sender: NodeId,
@@ -74,7 +74,8 @@ pub(crate) fn apply_extensions(
     effects
 }
 
-/// The master determines the shard id; its replicas share it whatever they announce.
+/// Sets the announced shard id, which only masters determine. A replica has its master's shard id, whatever it
+/// announces.
 fn update_shard(state: &mut ClusterState, id: NodeId, shard: NodeId) -> Option<Effect> {
     let node = state.nodes.get_mut(&id)?;
     if node.shard == shard || node.master().is_some() {

@@ -31,10 +31,11 @@ use crate::state::ClusterState;
 use crate::timeline::TimelineEntry;
 use crate::wire::{ConfigUpdate, Header};
 
-/// Returns a promotion that a header of the demoted master shows. This replica's master has become a replica of a node
-/// that this node still takes for a replica and may not be able to reach. The claim in the header is that node's, so it
-/// is handled like an UPDATE. (The slots of a demoted master are released, so this node sends no outdated claim that
-/// another node would answer with an UPDATE.) In a header from before a later promotion, the epoch is not the highest.
+/// Returns a promotion that a header of the demoted master reveals: this replica's master has become a replica of a
+/// node that this node still considers a replica and may be unable to reach. The header carries the promoted node's
+/// claim, so it is handled like an UPDATE. (This node releases the slots of a demoted master, so it sends no outdated
+/// claim that another node would answer with an UPDATE.) A header from before a later promotion is ignored, because its
+/// epoch is not the highest.
 pub(crate) fn find_promotion(state: &ClusterState, header: &Header) -> Option<ConfigUpdate> {
     let epoch = header.config_epoch;
     let demoted = state.node(header.sender).filter(|node| state.myself().master() == Some(node.id))?;
@@ -49,7 +50,7 @@ pub(crate) fn find_promotion(state: &ClusterState, header: &Header) -> Option<Co
     })
 }
 
-/// Assigns the claimed slots that are unassigned or owned under a lower epoch to the claimant.
+/// Assigns the claimed slots to the claimant, except those owned under the same or a higher epoch.
 pub(crate) fn apply_claim(
     state: &mut ClusterState,
     claimant: NodeId,
@@ -96,8 +97,8 @@ pub(crate) fn apply_claim(
             effects.push(Effect::ConfigChanged);
         }
     }
-    // A master that lost its last slot to `claimant` was replaced by it, so this node follows the new owner. If replica
-    // migration is disabled, this applies only if `claimant` took exactly the slots of this shard.
+    // If this master lost its last slot to `claimant`, it was replaced and follows the new owner. If replica migration
+    // is disabled, this applies only if `claimant` took exactly the slots of this shard.
     let replaced = from_head > 0 && state.slots.count(shard_head) == 0;
     let whole = state.slots.count(claimant) == from_head;
     if replaced && (state.config().allow_replica_migration || whole) {
@@ -110,11 +111,11 @@ pub(crate) fn apply_claim(
     effects
 }
 
-/// Ends the migration or import of a slot that goes to `claimant`. The replicas see the claim as well, but might
-/// afterwards load a snapshot that still contains the mark, so they are told about the end of a migration.
+/// Ends the migration or import of a slot that `claimant` takes. The effect tells the replicas about the end of a
+/// migration. They see the claim as well, but may load a snapshot afterwards that still contains the mark.
 fn end_moves(state: &mut ClusterState, slot: Slot, claimant: NodeId, stream: StreamState) -> Option<Effect> {
     let mut ended = false;
-    // An import is redirected within the shard of its source.
+    // If the claimant is in the shard of the import's source, the import continues from the claimant.
     if let Some(from) = state.marks.importing().get(&slot).copied() {
         if state.are_in_same_shard(from, claimant) {
             state.marks.mark_importing(slot, claimant);
@@ -122,7 +123,7 @@ fn end_moves(state: &mut ClusterState, slot: Slot, claimant: NodeId, stream: Str
             ended |= state.marks.end_importing(slot);
         }
     }
-    // If the new owner replaces the master of this shard, the migrations of the shard continue.
+    // If the claimant replaces the master of this shard, the shard's migrations continue.
     if state.slot_owner(slot).is_some_and(|owner| !state.are_in_same_shard(owner, claimant)) {
         ended |= state.marks.end_migrating(slot);
     }
@@ -140,13 +141,14 @@ fn can_be_claimed(state: &ClusterState, slot: Slot, epoch: Epoch) -> bool {
     claimant.is_none_or(|claimant| claimant.config_epoch < epoch)
 }
 
-/// Returns whether this node has missed the claim in the UPDATE, because it is newer than the claim known for the node.
+/// Returns whether the claim in the UPDATE is newer than the claim that this node knows from the same node.
 pub(crate) fn is_newer_claim(state: &ClusterState, update: &ConfigUpdate) -> bool {
     let node = state.node(update.id).filter(|node| node.handshake.is_none() && node.id != state.id());
     node.is_some_and(|node| node.config_epoch < update.config_epoch)
 }
 
-/// Takes a new epoch if the master that sent the header has the same epoch as this master and is the one that keeps it.
+/// Resolves an epoch collision with the master that sent the header: takes a new epoch if the other master keeps its
+/// own.
 pub(crate) fn resolve_epoch_collision(state: &mut ClusterState, header: &Header) -> Vec<Effect> {
     let (me, with) = (state.id(), header.sender);
     let ahead = match state.are_in_same_shard(me, with) {
@@ -167,8 +169,8 @@ pub(crate) fn resolve_epoch_collision(state: &mut ClusterState, header: &Header)
     ]
 }
 
-/// Takes an epoch above all known ones without a vote: for TAKEOVER and for imported slots. Returns `None` if this node
-/// already has the highest epoch. The new epoch must be saved before it is announced.
+/// Takes an epoch above all known ones without a vote, for TAKEOVER and for imported slots. Returns `None` if this node
+/// already has the highest epoch. The new epoch must be durable before it is announced.
 pub(crate) fn bump_epoch(state: &mut ClusterState) -> Option<Epoch> {
     let highest = state.highest_epoch();
     let mine = state.myself().config_epoch;
@@ -259,7 +261,7 @@ mod tests {
         assert_eq!(effects[0], Effect::SaveBeforeClaiming);
         assert_eq!(cluster.state.myself().config_epoch, Epoch(4));
         assert_eq!(resolve_epoch_collision(&mut cluster.state, &header), []);
-        // Within a shard the master with the larger offset takes the new epoch.
+        // Within a shard, the master with the larger offset takes the new epoch.
         let mut cluster = TestCluster::new(3, &[]);
         cluster.node(1).shard = id(0);
         let header = Header { config_epoch: Epoch(1), offset: ReplOffset(1), ..cluster.header_of(1) };

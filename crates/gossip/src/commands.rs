@@ -7,7 +7,7 @@ pub use slot_routing::SlotChange;
 use slot_routing::{Epoch, NodeId, Slot, SlotSet};
 use thiserror::Error;
 
-/// A change requested by the operator. The caller supplies facts that the machine does not know, such as key counts.
+/// A command of the operator. The caller supplies facts that the state machine does not know, such as key counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OperatorCommand {
     /// CLUSTER MEET: starts a handshake with a node.
@@ -30,7 +30,7 @@ pub enum OperatorCommand {
     },
     /// CLUSTER SETSLOT: marks a slot as migrating or importing, or assigns it to a node.
     SetSlot {
-        /// The slot whose state changes; the other slots keep theirs.
+        /// The slot whose state changes.
         slot: Slot,
         /// One of MIGRATING, IMPORTING, STABLE and NODE, with the node id as typed by the operator.
         change: SlotChange,
@@ -43,7 +43,7 @@ pub enum OperatorCommand {
     ClaimSlots {
         /// The imported slots; the claim covers all of them or, on an error, none.
         slots: SlotSet,
-        /// The previous owner, or a node of its shard. It no longer accepts writes to the slots.
+        /// The previous owner of the slots, or a node of its shard. It no longer accepts writes to the slots.
         from: NodeId,
     },
     /// CLUSTER REPLICATE: makes this node a replica of the given master.
@@ -55,9 +55,9 @@ pub enum OperatorCommand {
     },
     /// CLUSTER REPLICATE NO ONE: makes this replica an empty master in a shard of its own.
     Detach,
-    /// CLUSTER FAILOVER: this replica takes over from its master.
+    /// CLUSTER FAILOVER: this replica must take over from its master.
     Failover(FailoverMode),
-    /// CLUSTER FORGET: removes a node from the table and keeps gossip from adding it again for a while.
+    /// CLUSTER FORGET: removes a node from the table. For a while, gossip cannot add the node again.
     Forget {
         /// The id of the node to forget, as typed by the operator.
         node: String,
@@ -96,9 +96,9 @@ pub enum FailoverMode {
 pub enum OperatorReply {
     /// `+OK`, the reply to every command except BUMPEPOCH.
     Ok,
-    /// BUMPEPOCH took this new epoch.
+    /// BUMPEPOCH set this new epoch.
     Bumped(Epoch),
-    /// BUMPEPOCH kept this epoch because it was already the highest.
+    /// BUMPEPOCH left this epoch unchanged because it was already the highest.
     Still(Epoch),
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use slot_routing::ClientEndpoint;
 
-/// Configuration options that the machine reads. All can change at run time ([`ClusterInput::Configure`]).
+/// Configuration options of the state machine. All can change at run time ([`ClusterInput::Configure`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterConfig {
     /// `cluster-node-timeout`: a node that is silent for this long is suspected (PFAIL).
@@ -19,7 +19,7 @@ pub struct ClusterConfig {
     pub repl_ping_period: Duration,
     /// `cluster-replica-no-failover`: this replica never starts an election.
     pub replica_no_failover: bool,
-    /// `cluster-require-full-coverage`: serve only while every slot is covered.
+    /// `cluster-require-full-coverage`: this node serves only while every slot is covered.
     pub require_full_coverage: bool,
     /// `cluster-allow-replica-migration`: a master that loses its last slot becomes a replica of the new owner, and
     /// replicas migrate to orphaned masters.
@@ -46,8 +46,8 @@ pub struct AnnouncedAddress {
     pub port: u16,
     /// The TLS client port; 0 if TLS is disabled.
     pub tls_port: u16,
-    /// `tls-cluster`: nodes use TLS among each other. The TLS port then takes the place of the plaintext port in
-    /// packets and in `nodes.conf`, and vice versa.
+    /// `tls-cluster`: nodes use TLS among each other. In packets and in `nodes.conf`, the TLS port and the plaintext
+    /// port then swap their fields.
     pub tls_cluster: bool,
     /// `tls-replication`: replicas connect to their masters with TLS.
     pub tls_replication: bool,
@@ -57,7 +57,7 @@ pub struct AnnouncedAddress {
     pub hostname: String,
     /// `cluster-announce-human-nodename`; empty if there is none.
     pub human_name: String,
-    /// `cluster-announce-client-*`: a different address for clients.
+    /// `cluster-announce-client-*`: the addresses announced to clients, where they differ from those for other nodes.
     pub client_endpoint: ClientEndpoint,
     /// `availability-zone`; empty if there is none.
     pub zone: String,
@@ -85,29 +85,30 @@ impl Default for ClusterConfig {
 impl ClusterConfig {
     /// Time between a PONG and the next PING to the same node.
     ///
-    /// Silence is measured from the last message of a node. In small clusters each node is pinged ten times per node
-    /// timeout, so the measurement starts at most a tenth of the timeout before the node died. Bus traffic grows with
-    /// the square of the number of nodes, so larger clusters ping less often, down to twice per timeout as in Redis.
+    /// The silence of a node is measured from its last message. In small clusters each node is pinged ten times per
+    /// node timeout, so that message is at most a tenth of the timeout older than the node's death. Bus traffic grows
+    /// with the square of the number of nodes, so larger clusters ping less often, down to twice per timeout as in
+    /// Redis.
     #[must_use]
     pub(crate) fn ping_interval(&self, peers: usize) -> Duration {
         let peers = u32::try_from(peers).unwrap_or(u32::MAX).clamp(20, 100);
         self.node_timeout * peers / 200
     }
 
-    /// How long a PING must be unanswered before silence counts: nine tenths of the node timeout, so that the node had
-    /// time to answer.
+    /// How long a PING must be unanswered before the silence of a node counts: nine tenths of the node timeout, so that
+    /// the node had time to answer.
     #[must_use]
     pub(crate) fn answer_time(&self) -> Duration {
         self.node_timeout * 9 / 10
     }
 
-    /// How long a failure report counts (as in Redis, twice the node timeout).
+    /// How long a failure report is valid (as in Redis, twice the node timeout).
     #[must_use]
     pub(crate) fn report_validity(&self) -> Duration {
         self.node_timeout * 2
     }
 
-    /// How long a failed master with slots must stay without a successor before an answer clears its FAIL flag (as in
+    /// How long a failed master with slots must have no successor before its next PONG clears its FAIL flag (as in
     /// Redis, twice the node timeout).
     #[must_use]
     pub(crate) fn fail_undo_time(&self) -> Duration {
@@ -139,16 +140,16 @@ impl ClusterConfig {
         self.node_timeout * 2
     }
 
-    /// How long a master that was in a minority waits before it serves again (as in Redis, the node timeout clamped to
-    /// 0.5 to 5 seconds).
+    /// How long a master waits after being in a minority before it serves again (as in Redis, the node timeout clamped
+    /// to 0.5 to 5 seconds).
     #[must_use]
     pub(crate) fn rejoin_delay(&self) -> Duration {
         self.node_timeout.clamp(Duration::from_millis(500), Duration::from_secs(5))
     }
 
-    /// Fixed delay before an election, during which the FAIL spreads and the replicas exchange offsets. A random delay
-    /// of up to the same length is added. One fortieth of the node timeout, which makes 50 ms for 2 s. (Redis: 500 ms
-    /// plus up to 500 ms.)
+    /// Fixed delay before an election, during which FAIL messages arrive everywhere and the replicas exchange offsets.
+    /// A random delay of up to the same length is added. One fortieth of the node timeout, for example 50 ms for 2 s.
+    /// (Redis: 500 ms plus up to 500 ms.)
     #[must_use]
     pub(crate) fn election_delay(&self) -> Duration {
         (self.node_timeout / 40).clamp(Duration::from_millis(20), Duration::from_millis(500))
@@ -168,7 +169,7 @@ mod tests {
     #[test]
     fn ping_interval_grows_with_the_cluster() {
         let config = ClusterConfig { node_timeout: Duration::from_secs(2), ..ClusterConfig::default() };
-        // peers, expected milliseconds between PINGs
+        // Columns: number of peers, expected milliseconds between PINGs
         for (peers, millis) in [(1, 200), (5, 200), (20, 200), (50, 500), (100, 1000), (999, 1000)] {
             assert_eq!(config.ping_interval(peers), Duration::from_millis(millis), "{peers} peers");
         }

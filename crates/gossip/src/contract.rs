@@ -2,9 +2,9 @@
 //!
 //! The driver feeds [`ClusterInput`]s with the time at which they happened and executes the returned [`ClusterAction`]s
 //! in order; it need not wait for one action to complete before it starts the next. A packet with `after_persist` must
-//! not leave before the last preceding [`ClusterAction::Persist`] with `sync` is durable, because the packet carries an
-//! epoch or a vote that must survive a crash. Every header carries this node's claim, so while a new claim is not
-//! durable yet, all packets have the flag. [`ClusterInput::Persisted`] ends this state.
+//! not be sent before the last preceding [`ClusterAction::Persist`] with `sync` is durable, because the packet carries
+//! an epoch or a vote that must survive a crash. Every header carries this node's claim, so all packets have the flag
+//! until a new claim is durable, which the driver reports with [`ClusterInput::Persisted`].
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -32,13 +32,12 @@ pub enum LinkId {
 pub enum ClusterInput {
     /// The node has started. No input precedes it except [`ClusterInput::Loaded`].
     Start,
-    /// How far the dataset that was loaded from disk reaches; must precede [`ClusterInput::Start`]. Zero means that no
-    /// data was found.
+    /// The extent of the dataset that was loaded from disk; must precede [`ClusterInput::Start`].
     Loaded {
         /// Replication offset of the loaded dataset; 0 if no data was found.
         upto: ReplOffset,
     },
-    /// A peer opened a link to this node, which the machine tracks from now on.
+    /// A peer opened a link to this node. The driver reports it before any packet on that link.
     Accepted {
         /// The link number, chosen by the driver.
         link: LinkId,
@@ -49,12 +48,13 @@ pub enum ClusterInput {
     },
     /// A requested outbound link is established.
     Connected {
-        /// The link as numbered in [`ClusterAction::Connect`].
+        /// The link number from [`ClusterAction::Connect`].
         link: LinkId,
     },
     /// A requested outbound link could not be established.
     ConnectFailed {
-        /// The link as numbered in [`ClusterAction::Connect`]. The machine will request a new link with another number.
+        /// The link number from [`ClusterAction::Connect`]. The state machine will request a new link with another
+        /// number.
         link: LinkId,
         /// Whether the host refused the connection (ECONNREFUSED).
         refused: bool,
@@ -68,22 +68,22 @@ pub enum ClusterInput {
     Packet {
         /// The inbound or outbound link that carried the packet; replies use the same link.
         link: LinkId,
-        /// The decoded packet. The driver reports malformed packets as [`ClusterInput::Closed`] instead.
+        /// The decoded packet. The driver reports a malformed packet as [`ClusterInput::Closed`] instead.
         packet: Box<Packet>,
     },
     /// The time returned by [`next_deadline`](crate::Gossip::next_deadline) has come.
     Deadline,
-    /// The replication state changed. The driver reports this before other inputs.
+    /// The replication state changed. The driver reports this before any other input.
     Replication(ReplicationStatus),
     /// All writes requested with `sync` ([`ClusterAction::Persist`]) are durable.
     Persisted,
-    /// Writes are paused as requested; the replication stream does not grow while they are.
+    /// Client writes are paused as requested, so the replication stream does not grow.
     WritesPaused {
-        /// The final replication offset; the replica takes over when it has applied the stream up to here.
+        /// The final replication offset. The replica takes over when it has applied the stream up to this offset.
         offset: ReplOffset,
     },
-    /// This node has keys in slots that it does not own. Keys of slots that it has just lost and is about to delete do
-    /// not count.
+    /// This node has keys in slots that it does not own. Slots that it has just lost and is about to empty do not
+    /// count.
     ForeignKeysFound {
         /// The slots that contain such keys.
         slots: SlotSet,
@@ -92,29 +92,29 @@ pub enum ClusterInput {
     },
     /// An operator command. [`ClusterAction::Reply`] carries the same token.
     Command {
-        /// Chosen by the driver; the machine only copies it into the reply.
+        /// Identifies the command. Chosen by the driver and copied into the reply.
         token: u64,
         /// The parsed command. Facts that only the driver knows, such as key counts, are already filled in.
         command: OperatorCommand,
     },
-    /// Result of a [`ClusterAction::TellReplicas`] that asked for a confirmation.
+    /// Result of a [`ClusterAction::TellReplicas`] that requested a confirmation.
     ReplicasAcknowledged {
         /// The token of the [`ReplicaConfirmation`].
         token: u64,
         /// Whether every connected replica has acknowledged the change; also true if there is no replica.
         held: bool,
-        /// Number of keys that this node has in the slot now.
+        /// Current number of keys that this node has in the slot.
         keys_in_slot: u64,
     },
-    /// The replication stream contains a slot change. The driver reports it before the [`ClusterInput::Replication`]
-    /// that covers its offset.
+    /// The replication stream contains a slot change. The driver reports it before a [`ClusterInput::Replication`]
+    /// whose offset covers the change.
     SlotChanged {
-        /// The slot that the master marked, unmarked or gave away.
+        /// The slot whose mark or owner changed on the master.
         slot: Slot,
-        /// The state of the slot on the master.
+        /// The new state of the slot on the master.
         change: SlotChange,
     },
-    /// The replication stream says that the master shuts down and that this replica shall take over. All writes of the
+    /// The master shuts down and has named this replica as its successor in the replication stream. All writes of the
     /// master have arrived.
     MasterShutdown,
     /// A snapshot of the master was loaded. The listed slots are migrating or importing, all others are not.
@@ -124,10 +124,10 @@ pub enum ClusterInput {
         /// Wall-clock time of the write, for the failover timeline.
         at: Millis,
     },
-    /// A client published a message that other nodes must receive.
+    /// A client published a message that must be forwarded to other nodes.
     Publish(Publication),
-    /// The operator changed an option. The machine compares the new configuration with the previous one and acts on the
-    /// differences.
+    /// An operator changed a configuration option. The state machine compares the new configuration with the previous
+    /// one.
     Configure(Box<ClusterConfig>),
 }
 
@@ -140,14 +140,14 @@ pub struct ReplicationStatus {
     pub source: ReplicationSource,
 }
 
-/// Which nodes may synchronize from this node.
+/// The nodes that may synchronize from this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReplicaAdmission {
     /// Any node may synchronize.
     #[default]
     All,
     /// Only nodes without data may synchronize: this node started empty and knows no replica of its own, so a node with
-    /// data must not replace it with this empty dataset.
+    /// data must not replace its data with this node's empty dataset.
     OnlyEmpty,
     /// No node may synchronize: this node may have less data than its replicas.
     None,
@@ -164,7 +164,7 @@ pub enum ReplicationSource {
         /// When the master last sent anything.
         last_heard: Instant,
     },
-    /// The replication link is down, so the data is getting older.
+    /// The replication link is down, so the data is becoming outdated.
     Lost {
         /// When the link broke. The validity factor limits how long a replica may be disconnected and still fail over.
         since: Instant,
@@ -192,7 +192,7 @@ pub enum ClusterAction {
         /// Cluster bus port of the peer.
         port: u16,
     },
-    /// Close a link; the machine no longer knows it.
+    /// Close a link, which the state machine has already forgotten.
     Close {
         /// The link to close, inbound or outbound.
         link: LinkId,
@@ -210,10 +210,10 @@ pub enum ClusterAction {
     Persist {
         /// The complete new content of the file.
         text: String,
-        /// Whether the write must be durable before packets with `after_persist` leave.
+        /// Whether the write must be durable before packets with `after_persist` are sent.
         sync: bool,
     },
-    /// Use this topology for routing from now on.
+    /// Publish this topology for the routing of commands.
     Publish(Box<Topology>),
     /// Restrict which nodes may synchronize from this node. The initial state is [`ReplicaAdmission::All`].
     AllowReplicas(ReplicaAdmission),
@@ -221,35 +221,36 @@ pub enum ClusterAction {
     BecomeMaster,
     /// Replicate from this master. Sent again when the address of the current master changes.
     BecomeReplica {
-        /// Node id of the master, which stays the same when its address changes.
+        /// Node id of the master. It stays the same when the master's address changes.
         master: NodeId,
-        /// IP address of the master as known to this node.
+        /// IP address of the master.
         ip: IpAddr,
         /// Port for the replication link: the TLS port if `tls_replication` is set.
         port: u16,
-        /// The local data belongs to another shard, so its offset is not comparable with the master's.
+        /// Whether the local data belongs to another shard, so that its offset is not comparable with the master's.
         foreign: bool,
     },
-    /// Pause client writes, then report the offset with [`ClusterInput::WritesPaused`]. The pause ends with
+    /// Pause client writes, then report the final offset with [`ClusterInput::WritesPaused`]. The pause ends with
     /// [`ClusterAction::ResumeWrites`] or at `until`.
     PauseWrites {
-        /// When the pause ends without [`ClusterAction::ResumeWrites`].
+        /// When the pause ends unless [`ClusterAction::ResumeWrites`] ends it earlier.
         until: Instant,
     },
-    /// Write a slot change into the replication stream.
+    /// Write a slot change into the replication stream, so that the replicas apply it.
     TellReplicas {
         /// The slot whose state changed.
         slot: Slot,
         /// The state that the replicas must record for the slot.
         change: SlotChange,
-        /// Report with [`ClusterInput::ReplicasAcknowledged`] when the replicas have acknowledged it.
+        /// If set, report with [`ClusterInput::ReplicasAcknowledged`] whether the replicas have acknowledged the
+        /// change.
         confirm: Option<ReplicaConfirmation>,
     },
-    /// Resume writes. Always follows the [`ClusterAction::Publish`] with the new slot owners.
+    /// Resume client writes. Always follows the [`ClusterAction::Publish`] with the new slot owners.
     ResumeWrites,
     /// Report [`ClusterInput::Replication`] as soon as this offset is applied; `None` cancels the request.
     WatchOffset(Option<ReplOffset>),
-    /// Delete the keys in these slots, which other nodes own now.
+    /// Delete the keys in these slots, which other nodes now own.
     DropSlots(SlotSet),
     /// Delete the whole dataset because the operator reset the node.
     DropEverything,

@@ -1,7 +1,7 @@
-//! When something is due for a node: a connection attempt, a PING, a suspicion, the end of a handshake.
+//! Computes when an action for a node is due: a connection attempt, a PING, a suspicion or the end of a handshake.
 //!
-//! The index of [`Nodes`](crate::nodes::Nodes) holds the earliest of these times per node, so all are pure functions of
-//! the node and the configuration. They do not apply to this node itself.
+//! The index of [`Nodes`](crate::nodes::Nodes) contains the earliest of these times per node, so all of them are pure
+//! functions of the node and the configuration. They do not apply to the local node.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::node::{LinkState, Node};
 /// Delay after a failed connection attempt (as in Redis, the interval of its cron).
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Returns the time at which something is due for `node` first; `None` if nothing is.
+/// Returns the time of the next action for `node`; `None` if no action is scheduled.
 pub(crate) fn next_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
     let deadlines = [
         link_deadline(node, config),
@@ -26,10 +26,10 @@ pub(crate) fn next_deadline(node: &Node, config: &ClusterConfig) -> Option<Insta
 
 /// When the link to `node` must be opened or replaced.
 ///
-/// A link is dead if a PING on it is unanswered and the node has been silent for half the node timeout; the other half
-/// remains to check with a new link whether only the link was at fault. A link is also dead if a PING is unanswered for
-/// the whole node timeout although messages arrive on the inbound link. In that case a firewall may drop the packets of
-/// this direction.
+/// A link counts as dead if a PING on it is unanswered and the node has been silent for half the node timeout. The
+/// other half remains to check over a new link whether only the old link was at fault. A link also counts as dead if a
+/// PING is unanswered for the whole node timeout although messages arrive on the inbound link; in that case a firewall
+/// may drop the packets of one direction.
 pub(crate) fn link_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
     node.address.ip?;
     let half = config.node_timeout / 2;
@@ -52,7 +52,7 @@ pub(crate) fn ping_deadline(node: &Node) -> Option<Instant> {
     if idle { node.contact.ping_due } else { None }
 }
 
-/// When `node` becomes suspected unless a message arrives.
+/// When `node` becomes suspected unless a message from it arrives before.
 pub(crate) fn suspicion_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
     if !node.is_healthy() || node.handshake.is_some() {
         return None;
@@ -68,8 +68,8 @@ fn silence_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
     Some((heard + config.node_timeout).max(asked + config.answer_time()))
 }
 
-/// When `node` becomes suspected for refusing connections. Only applies if a link to the node has worked since the
-/// start, so that a cluster that starts node by node does not suspect the nodes that are not up yet.
+/// When `node` becomes suspected for refusing connections. Only applies if a link to the node has worked since this
+/// process started, so that nodes that have not started yet are not suspected while a cluster starts.
 pub(crate) fn refused_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
     let since = node.contact.refused_since?;
     let on = node.contact.ever_connected && !config.connect_refused_timeout.is_zero();

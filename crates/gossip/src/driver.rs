@@ -1,9 +1,10 @@
 //! Orders the inputs of the state machine and the execution of its actions.
 //!
-//! The node's cluster driver and the simulator share this logic: they pass in everything new ([`StepInputs`]) and
+//! The node's cluster driver and the simulator share this logic: they pass in all new events ([`StepInputs`]) and
 //! execute the returned actions one after the other. Three kinds of action come last in each step, in this order:
 //! becoming a replica (a node that gives up slots must first redirect clients to the new owner), deleting keys of lost
-//! slots (no writes reach them by then), and replies (a client may query the new state as soon as it has the reply).
+//! slots (no writes can reach them by then), and replies (a client may query the new state as soon as it has the
+//! reply).
 //!
 //! Packets and replies that depend on `nodes.conf` wait until the file is written ([`awaiting_write`]). Changes that
 //! other nodes would gossip again are written with a delay.
@@ -28,14 +29,14 @@ use crate::{
 /// harmless because the nodes gossip them again.
 const SAVE_DELAY: Duration = Duration::from_millis(100);
 
-/// Token and result of an operator command whose reply must wait.
+/// Token and result of an operator command whose reply is delayed.
 type PendingReply = (u64, Result<OperatorReply, OperatorError>);
 
-/// Everything that is new since the last step.
+/// The events since the last step.
 #[derive(Debug, Default)]
 pub struct StepInputs {
     /// The replication state. The driver must sample it before it collects `stream_events`, so that an offset is never
-    /// reported before the stream events that it covers.
+    /// reported before the stream events up to that offset.
     pub replication: ReplicationStatus,
     /// Events from the master's replication stream, such as [`ClusterInput::SlotChanged`](crate::ClusterInput), in
     /// stream order.
@@ -50,19 +51,20 @@ pub struct StepInputs {
 #[derive(Debug)]
 pub struct StepOutput {
     now: Instant,
-    /// Whether an operator waits for the result, so that writes must not be delayed.
+    /// Whether an operator waits for the result, in which case `nodes.conf` must be written without delay.
     operator_waits: bool,
     /// The actions in the order in which the machine produced them.
     pub actions: Vec<ClusterAction>,
 }
 
-/// The cluster driver without sockets, threads and files.
+/// The part of the cluster driver that needs no sockets, threads and files.
 #[derive(Debug)]
 pub struct ClusterDriver {
     held: AwaitingWrite<LinkId, Box<Packet>, PendingReply>,
-    /// Replies to commands that delete the dataset, waiting for the deletion. `None` marks a deletion without a reply.
+    /// Replies that wait for the deletion of the dataset, one per pending deletion. `None` marks a deletion without a
+    /// reply.
     awaiting_deletion: VecDeque<Option<PendingReply>>,
-    /// The delayed content of `nodes.conf` and when to write it.
+    /// Content for `nodes.conf` whose write was delayed, and the time at which it must be written.
     delayed_save: Option<(String, Instant)>,
     /// The replication state that was last passed to the machine.
     last_replication: ReplicationStatus,
@@ -80,11 +82,11 @@ impl Default for ClusterDriver {
 }
 
 impl ClusterDriver {
-    /// Passes everything new and then `input` to the machine. Returns the actions to execute now, in order.
+    /// Passes all new events and then `input` to the state machine. Returns the actions to execute now, in order.
     ///
-    /// Each [`ClusterAction::Persist`] is a write; writes are numbered from 1. Each [`ClusterAction::Send`] can leave
-    /// at once. The driver must acknowledge each [`ClusterAction::DropEverything`] with
-    /// [`ClusterDriver::note_emptied`].
+    /// Each [`ClusterAction::Persist`] is one write of `nodes.conf`; writes are numbered from 1. Each returned
+    /// [`ClusterAction::Send`] can be sent at once. The driver must acknowledge each [`ClusterAction::DropEverything`]
+    /// with [`ClusterDriver::note_emptied`].
     pub fn feed(
         &mut self,
         machine: &mut Gossip,
@@ -121,7 +123,7 @@ impl ClusterDriver {
         StepOutput { now, operator_waits, actions }
     }
 
-    /// Orders the actions of [`ClusterDriver::run_machine`] and holds back those that must wait for a write.
+    /// Orders the actions of [`ClusterDriver::run_machine`] and queues those that must wait for a write.
     pub fn order_actions(&mut self, decided: StepOutput) -> Vec<ClusterAction> {
         let StepOutput { now, operator_waits, mut actions } = decided;
         let stage = |action: &ClusterAction| match action {
@@ -153,7 +155,7 @@ impl ClusterDriver {
                 }
                 ClusterAction::BecomeReplica { foreign, .. } => {
                     if foreign {
-                        // The machine resets its replication state at the same time.
+                        // The state machine resets its replication state in the same step.
                         self.last_replication = ReplicationStatus::default();
                     }
                     out.push(action);
@@ -182,8 +184,8 @@ impl ClusterDriver {
         ClusterAction::Persist { text, sync }
     }
 
-    /// Notes that all writes up to `number` are complete. Returns the released actions, and whether this completes all
-    /// `sync` writes so that the caller must feed [`ClusterInput::Persisted`].
+    /// Records that all writes up to `number` are complete. Returns the actions that waited for them, and whether all
+    /// `sync` writes are now complete, in which case the caller must feed [`ClusterInput::Persisted`].
     pub fn note_written(&mut self, number: u64) -> (Vec<ClusterAction>, bool) {
         let is_all = self.held.note_written(number);
         let released = std::iter::from_fn(|| self.held.pop_ready()).map(|entry| match entry {
@@ -193,7 +195,7 @@ impl ClusterDriver {
         (released.collect(), is_all)
     }
 
-    /// Notes that the dataset is deleted. Returns the reply that waited for it.
+    /// Records that the dataset has been deleted. Returns the reply that waited for the deletion.
     pub fn note_emptied(&mut self) -> Option<ClusterAction> {
         let answer = self.awaiting_deletion.pop_front().flatten()?;
         self.held.admit_reply(answer).map(reply)
@@ -211,7 +213,7 @@ impl ClusterDriver {
         Some(self.persist(text, false))
     }
 
-    /// Returns the delayed write whether it is due or not. Called at shutdown.
+    /// Returns the delayed write even if it is not due yet. Called at shutdown.
     pub fn take_final_save(&mut self) -> Option<ClusterAction> {
         let (text, _) = self.delayed_save.take()?;
         Some(self.persist(text, false))

@@ -1,7 +1,7 @@
-//! What the parts of the machine decide, for the coordinator to carry out.
+//! The decisions of the state machine's components, for the coordinator to carry out.
 //!
-//! A part changes only its own fields and returns effects. The coordinator applies them in order, so the order of log
-//! lines and messages is that of the decisions.
+//! A component changes only its own fields and returns effects. The coordinator applies the effects in order, so log
+//! lines and messages appear in the order of the decisions.
 
 use slot_routing::{Epoch, NodeId, Slot};
 
@@ -19,7 +19,7 @@ pub(crate) enum GossipKind {
     Meet,
 }
 
-/// A decision of one part of the machine that concerns other parts, the peers or the driver.
+/// A decision of one component of the state machine that concerns other components, the peers or the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Write an event to the log, in the order of the effects.
@@ -32,27 +32,27 @@ pub(crate) enum Effect {
     Send { to: NodeId, body: MessageBody },
     /// Send a message with a gossip section on the outbound link to `to`.
     Gossip { to: NodeId, kind: GossipKind },
-    /// Send a PONG with the news to all nodes.
+    /// Send a PONG with this node's current state to all nodes.
     BroadcastPong,
-    /// Send a PONG to the other replicas of this node's master, which need the offset of this node for their rank.
+    /// Send a PONG to the other replicas of this node's master, which need this node's offset to rank themselves.
     SendOffsetToSiblings,
-    /// Request the vote of `to`; voters vote for a `forced` failover although the master is up.
+    /// Request the vote of `to`. Voters accept a `forced` request even if the master is up.
     RequestVote { to: NodeId, forced: bool },
-    /// Vote for `to` in `epoch`; the vote is saved before it is sent.
+    /// Vote for `to` in `epoch`. The vote must be durable before it is sent.
     Vote { to: NodeId, epoch: Epoch },
-    /// Enter `epoch` and keep this node's own vote in it.
+    /// Enter `epoch` and reserve this node's own vote in it for itself.
     VoteForMyself { epoch: Epoch },
-    /// Close the outbound link to this node; it will be reopened.
+    /// Close the outbound link to this node, to be reopened later.
     CloseLink(NodeId),
     /// Replace the outbound link to this node at once.
     Reconnect(NodeId),
     /// Remove this node and all references to it.
     RemoveNode(NodeId),
-    /// Become a replica of this master and forget the marks of another shard.
+    /// Become a replica of this master. If the master is in another shard, clear the migration marks.
     BecomeReplicaOf(NodeId),
-    /// Announce slots that this node has taken over from another shard, under a new epoch.
+    /// Announce the slots that this node has taken from another shard, under a new epoch.
     ClaimImportedSlots,
-    /// Take the master's slots under `epoch`.
+    /// Take over the master's slots under `epoch`.
     TakeOver { epoch: Epoch },
     /// The topology may have changed and must be published at the end of the step.
     Publish,
@@ -60,9 +60,9 @@ pub(crate) enum Effect {
     Save,
     /// The topology may have changed, and `nodes.conf` is outdated.
     ConfigChanged,
-    /// `nodes.conf` must be durable before the packets of this step leave.
+    /// `nodes.conf` must be durable before the packets of this step are sent.
     SaveBeforeSending,
-    /// `nodes.conf` must be durable before any further packet leaves, because every header carries the new claim.
+    /// `nodes.conf` must be durable before any further packet is sent, because every header carries the new claim.
     SaveBeforeClaiming,
     /// Write a slot change into the replication stream after the topology is published.
     TellReplicas { slot: Slot, change: SlotChange },
@@ -70,9 +70,9 @@ pub(crate) enum Effect {
     Reply { token: u64, result: Result<OperatorReply, OperatorError> },
     /// End the pause of writes once the new slot owners are published.
     ResumeWrites,
-    /// Writes stay paused; cancels [`Effect::ResumeWrites`].
+    /// Do not resume client writes in this step; cancels [`Effect::ResumeWrites`].
     KeepWritesPaused,
-    /// Take the master's slots under a new epoch without an election.
+    /// Take over the master's slots under a new epoch without an election.
     TakeOverUnelected,
 }
 

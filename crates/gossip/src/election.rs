@@ -1,21 +1,21 @@
 //! Elections: how a replica takes over from its failed master, and how masters vote.
 //!
 //! Candidate: when the master is FAIL, or a manual failover is ready, the replica waits for the election delay, during
-//! which the FAIL spreads and the replicas exchange offsets, plus one rank delay per better replica. A replica that has
-//! heard from all other replicas since the failure and ranks first does not wait. It then takes a new epoch, saves it,
-//! and requests the vote of every master. A FAIL message precedes the request in case the voter has not seen the FAIL
-//! yet.
+//! which FAIL messages arrive everywhere and the replicas exchange offsets, plus one rank delay per better replica. A
+//! replica that has heard from all other replicas since the failure and ranks first does not wait. The candidate then
+//! takes a new epoch, saves it, and requests the vote of every master. It sends a FAIL message before the request in
+//! case the voter has not seen the FAIL yet.
 //!
 //! Many masters can fail together (a rack), and each of their shards needs an epoch of its own. If other masters fail
 //! as well, a candidate takes the next epoch that is congruent to the index of its master among all masters. Candidates
-//! with the same epoch would split the votes; a candidate that sees another one in its epoch moves on to its shard's
-//! next epoch at once. A master that has not voted is asked again from time to time, because it may have been
-//! disconnected, or did not know yet that this node is a replica or that its master gave a slot away. If another node
-//! took a newer epoch or won this one, the candidate starts over in a new epoch, because Redis votes only in the newest
-//! epoch. Votes of earlier epochs still count, each in its own epoch. A candidate defers to a better replica of the
-//! same master that also asks for votes.
+//! with the same epoch would split the votes; a candidate that sees another candidate in its epoch moves on to its
+//! shard's next epoch at once. The candidate repeats its request to a master that has not voted, because that master
+//! may have been disconnected, or did not know yet that the candidate is a replica or that its master gave a slot away.
+//! If another node took a newer epoch or won this one, the candidate starts over in a new epoch, because Redis votes
+//! only in the newest epoch. Votes of earlier epochs still count, each in its own epoch. A candidate defers to a better
+//! replica of the same master that also requests votes.
 //!
-//! A majority of the masters with slots elects the candidate: both of the masters at the time of the request and of
+//! A candidate is elected by a majority of the masters with slots, both of those at the time of the request and of
 //! those when the votes are counted. (Redis checks only the latter. If two masters are replaced during the election,
 //! they are briefly replicas and their slots have no owner here. With their two votes the candidate would have a
 //! majority of the three remaining masters, and another candidate could win the same epoch with the votes of those
@@ -38,17 +38,18 @@ use crate::state::ClusterState;
 use crate::timeline::TimelineEntry;
 use crate::wire::{Header, MessageBody};
 
-/// Base interval for repeating vote requests, plus up to as much random delay. The randomness separates two candidates
-/// that keep making each other's epoch obsolete.
+/// Base interval for repeating vote requests; a random delay of up to the same length is added. The randomness
+/// separates two candidates that keep making each other's epoch obsolete.
 const REPEAT_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum number of epochs remembered per candidacy. More are in flight only if the bus loses most of its messages.
+/// Maximum number of epochs remembered per candidacy. Votes for more epochs are in flight only if the bus loses most of
+/// its messages.
 const MAX_ROUNDS: usize = 16;
 
-/// The candidacy of this replica, if there is one.
+/// The candidacy of this replica; idle if there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Election {
     phase: Phase,
-    /// Whether the log already says why there is no candidacy: one line per obstacle instead of one per step.
+    /// Whether the current obstacle to a candidacy has been logged, so that it is logged once instead of in every step.
     obstacle_logged: bool,
 }
 
@@ -56,16 +57,16 @@ pub(crate) struct Election {
 enum Phase {
     #[default]
     Idle,
-    /// Waiting for the election delay, or for better replicas.
+    /// The candidate waits for the election delay, or for better replicas.
     Scheduled(Candidacy),
-    /// Votes were requested; no majority has been counted yet.
+    /// The candidate has requested votes and has not counted a majority yet.
     Voting(Candidacy, Ballots),
 }
 
 /// One attempt to be elected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Candidacy {
-    /// When to request votes first.
+    /// When to request votes for the first time.
     at: Instant,
     rank: u32,
     /// Whether the operator requested the failover. Voters then vote even if the master is up.
@@ -81,7 +82,7 @@ struct Ballots {
     earlier: Vec<Round>,
     /// When to repeat the request to masters that have not voted.
     repeat_at: Instant,
-    /// Whether the newest epoch may be lost, so that the next request takes a new one.
+    /// Whether the newest epoch may no longer be winnable, so that the next request takes a new epoch.
     is_contested: bool,
 }
 
@@ -89,13 +90,13 @@ struct Ballots {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Round {
     epoch: Epoch,
-    /// The majority at the time of the request.
+    /// Number of votes that made a majority at the time of the request.
     quorum: usize,
     votes: BTreeSet<NodeId>,
 }
 
 impl Ballots {
-    /// All epochs with requested votes, oldest first.
+    /// All epochs in which votes were requested, oldest first.
     fn rounds(&self) -> impl Iterator<Item = &Round> {
         self.earlier.iter().chain([&self.newest])
     }
@@ -116,13 +117,13 @@ impl Round {
 }
 
 impl Election {
-    /// Ends the candidacy without a result.
+    /// Ends the candidacy without a result, for example because the master has recovered.
     pub(crate) fn abandon(&mut self) {
         *self = Self::default();
     }
 
-    /// Starts, updates or ends the candidacy. `manual` says whether a manual failover is ready. The effects must be
-    /// applied before [`Election::advance`].
+    /// Starts, updates or ends the candidacy. `manual` says whether a manual failover is ready to elect this replica.
+    /// The effects must be applied before [`Election::advance`].
     pub(crate) fn prepare(
         &mut self,
         state: &ClusterState,
@@ -154,7 +155,7 @@ impl Election {
         }
     }
 
-    /// Advances the candidacy as far as the time and the votes allow.
+    /// Advances the candidacy as far as the current time and the received votes allow.
     pub(crate) fn advance(&mut self, state: &ClusterState, random: &mut Randomness) -> Vec<Effect> {
         let Some(master) = state.myself().master() else { return Vec::new() };
         match &self.phase {
@@ -180,7 +181,7 @@ impl Election {
         }
     }
 
-    /// Starts a new candidacy because no majority voted within the timeout.
+    /// Starts a new candidacy after the timeout expired without a majority.
     fn restart(&mut self, state: &ClusterState, master: NodeId, random: &mut Randomness) -> Vec<Effect> {
         let Phase::Voting(candidacy, ballots) = &self.phase else { return Vec::new() };
         let (round, manual) = (&ballots.newest, candidacy.manual);
@@ -212,14 +213,14 @@ impl Election {
         state.linked().into_iter().flat_map(|voter| self.on_link_up(state, voter)).collect()
     }
 
-    /// Hurries the move to a new epoch if another node claims slots under the epoch of this candidacy or a newer one,
-    /// because Redis nodes then no longer vote in that epoch.
+    /// Shortens the wait for a new epoch if another node claims slots under this candidacy's epoch or a newer one,
+    /// because Redis nodes then no longer vote in this candidacy's epoch.
     fn hurry_if_epoch_claimed(&mut self, state: &ClusterState, random: &mut Randomness) -> Option<Effect> {
         let Phase::Voting(_, ballots) = &mut self.phase else { return None };
         let epoch = ballots.newest.epoch;
         let winner = state.nodes().find(|node| node.config_epoch >= epoch)?;
         let why = ElectionResetReason::Claim { by: winner.id, epoch: winner.config_epoch };
-        // A vote that was cast earlier may still arrive.
+        // A vote given before that claim may still arrive.
         let grace = state.config().election_delay() / 2;
         let chance = Duration::from_micros(random.below(grace.as_micros() as u64));
         let at = state.now() + grace + chance;
@@ -262,8 +263,8 @@ impl Election {
         effects
     }
 
-    /// Handles offsets that arrived since the candidacy was scheduled: defers to better replicas, or starts at once if
-    /// this replica is now the best.
+    /// Processes offsets that arrived since the candidacy was scheduled: defers to better replicas, or starts at once
+    /// if this replica now ranks first.
     fn update_rank(&mut self, state: &ClusterState, master: NodeId) -> Option<Effect> {
         let Phase::Scheduled(candidacy) = &mut self.phase else { return None };
         let rank = own_rank(state);
@@ -280,7 +281,7 @@ impl Election {
         }
     }
 
-    /// Requests votes in a new epoch.
+    /// Takes a new epoch and requests votes in it.
     fn request_votes(
         &mut self,
         state: &ClusterState,
@@ -303,8 +304,8 @@ impl Election {
         let repeat_at = next_repetition(state, random);
         self.phase = Phase::Voting(candidacy, Ballots { newest, earlier, repeat_at, is_contested: false });
         let mut effects = vec![
-            // Reserves the vote of this node: once elected, this node is a voter, and must not vote for a late request
-            // in this epoch.
+            // Reserve this node's own vote: after its election this node is a voter, and must not answer a late request
+            // in this epoch with a vote.
             Effect::VoteForMyself { epoch },
             Effect::Record { node: master, entry: TimelineEntry::VotesRequested { epoch } },
             Effect::log(ElectionEvent::Started(epoch)),
@@ -314,8 +315,8 @@ impl Election {
         effects
     }
 
-    /// Whether voters may refuse the newest epoch by now: a newer epoch exists, the epoch has a winner, or another
-    /// candidate uses it as well.
+    /// Whether voters may already refuse the newest epoch: a newer epoch exists, the epoch has a winner, or another
+    /// candidate uses the epoch as well.
     fn is_epoch_contested(&self, state: &ClusterState) -> bool {
         let Phase::Voting(_, ballots) = &self.phase else { return false };
         let epoch = ballots.newest.epoch;
@@ -324,8 +325,8 @@ impl Election {
             || state.nodes().any(|node| node.config_epoch >= epoch)
     }
 
-    /// Defers to a better replica that appeared after the candidacy was scheduled, so that it can ask the remaining
-    /// voters first. Votes in flight can still elect this node.
+    /// Defers to a better replica that appeared after the candidacy was scheduled, so that the better replica can ask
+    /// the remaining voters first. Votes in flight can still elect this node.
     fn defer_to_better_replica(&mut self, state: &ClusterState) -> Option<Effect> {
         let Phase::Voting(candidacy, ballots) = &mut self.phase else { return None };
         let rank = own_rank(state);
@@ -337,7 +338,7 @@ impl Election {
         Some(Effect::log(ElectionEvent::RankChanged { rank, added }))
     }
 
-    /// Repeats the vote request to a voter that has not voted and still may.
+    /// Repeats the vote request over a new link to a voter that has not voted yet.
     pub(crate) fn on_link_up(&mut self, state: &ClusterState, voter: NodeId) -> Vec<Effect> {
         let Some(master) = state.myself().master() else { return Vec::new() };
         let Phase::Voting(candidacy, ballots) = &self.phase else { return Vec::new() };
@@ -349,7 +350,7 @@ impl Election {
         if let Some(deferred) = self.defer_to_better_replica(state) {
             return vec![deferred];
         }
-        // The first write may not be durable yet.
+        // The write of the first request may not be durable yet.
         let mut effects = vec![Effect::SaveBeforeSending];
         effects.extend(request_vote(state, candidacy, voter, master));
         effects
@@ -361,23 +362,23 @@ impl Election {
         let is_sibling = header.replica_of == state.myself().master();
         let is_better = is_sibling && ranks_before_us(state, header.sender, header.offset);
         if is_better && !candidacy.manual {
-            // Our voters do not vote for the better replica within this time. Votes in flight can still elect this
-            // node.
+            // Voters of Redoubt do not vote for the better replica within this time. Votes in flight can still elect
+            // this node.
             let again = state.now() + state.config().auth_timeout();
             (ballots.is_contested, ballots.repeat_at) = (true, again);
         } else if ballots.newest.epoch == header.current_epoch && !ballots.is_contested {
-            // The votes may be split, so each candidate moves on to an epoch of its shard.
+            // Both candidates may get half of the votes, so each moves on to an epoch of its own shard.
             (ballots.is_contested, ballots.repeat_at) = (true, state.now());
         }
     }
 
-    /// Counts a vote. Returns the timeline entry if the vote is valid and new.
+    /// Counts a vote. Returns the effect that records it, if the vote is valid and new.
     pub(crate) fn on_vote(&mut self, state: &ClusterState, header: &Header) -> Option<Effect> {
         let (voter, epoch) = (header.sender, header.current_epoch);
         let Phase::Voting(_, ballots) = &mut self.phase else { return None };
         let round = ballots.round_mut(epoch)?;
-        // If a Redis node was elected in this epoch, it has not recorded a vote in it and may send one, although the
-        // others voted for that node.
+        // A Redis node that was elected in this epoch has recorded no vote in it and may send one although the others
+        // voted for that node.
         let counts = state.is_voter(voter) && header.own_epoch() < epoch;
         let is_new = counts && round.votes.insert(voter);
         let node = state.myself().master().filter(|_| is_new)?;
@@ -388,7 +389,7 @@ impl Election {
         match &self.phase {
             Phase::Idle => None,
             Phase::Scheduled(candidacy) => Some(candidacy.at),
-            // Voters refuse other replicas of the same master for about as long. (Redis waits twice this time before
+            // Voters refuse other replicas of the same master for about this long. (Redis waits twice this time before
             // the next attempt.)
             Phase::Voting(candidacy, ballots) => Some(ballots.repeat_at.min(candidacy.at + auth_timeout)),
         }
@@ -405,17 +406,17 @@ impl Election {
     }
 }
 
-/// The master that this replica may try to replace now.
+/// The master that this replica may now try to replace.
 fn failover_target(state: &ClusterState, manual: bool) -> Option<NodeId> {
     let me = state.myself();
     let master = state.node(me.master()?)?;
-    // A master that declared itself FAIL needs a successor with data.
+    // A master that declared itself FAIL wants a successor with data.
     let fit = !master.declared_fail || has_data(state.offset());
     let wanted = manual || (master.has_failed() && !me.no_failover && fit);
     (wanted && state.slots.count(master.id) > 0).then_some(master.id)
 }
 
-/// Checks that the data is recent enough to fail over with: the last contact with the master is within the validity
+/// Checks that the data is recent enough for a failover: the last contact with the master must be within the validity
 /// limit.
 fn check_data_age(state: &ClusterState) -> Result<(), CannotFailoverReason> {
     let factor = state.config().replica_validity_factor;
@@ -429,7 +430,7 @@ fn check_data_age(state: &ClusterState) -> Result<(), CannotFailoverReason> {
         ReplicationSource::Lost { since } => Some(state.now().since(since)),
         ReplicationSource::Never => None,
     };
-    // The time needed to detect the failure does not count against the replica.
+    // Allow for the time needed to detect the failure.
     let limit = state.config().node_timeout * (factor + 1) + state.config().repl_ping_period;
     if age.is_some_and(|age| age <= limit) { Ok(()) } else { Err(CannotFailoverReason::DataTooOld { age }) }
 }
@@ -439,8 +440,8 @@ fn next_repetition(state: &ClusterState, random: &mut Randomness) -> Instant {
     state.now() + REPEAT_INTERVAL + chance
 }
 
-/// Returns whether no other replica can have more data: all rivals were heard from after the master failed, and none of
-/// them ranks before this node.
+/// Returns whether no other replica can have more data: this node has heard from all rivals since the master failed,
+/// and none of them ranks before this node.
 fn is_certainly_best(state: &ClusterState, master: NodeId) -> bool {
     let Some(NodeHealth::Failed { since }) = state.node(master).map(|node| node.health) else {
         return false;
@@ -466,8 +467,8 @@ fn ranks_before_us(state: &ClusterState, id: NodeId, offset: ReplOffset) -> bool
     (offset, Reverse(id)) > (state.offset(), Reverse(state.id()))
 }
 
-/// The next epoch; if masters of other shards fail as well, or this candidate has `asked_before`, the next epoch that
-/// is reserved for this shard.
+/// Returns the next epoch. If masters of other shards fail as well, or this candidate has `asked_before`, returns the
+/// next epoch reserved for this shard.
 fn choose_epoch(state: &ClusterState, master: NodeId, asked_before: bool) -> Epoch {
     let next = state.current_epoch().next();
     let fails = |id: NodeId| {
@@ -489,7 +490,7 @@ fn request_vote(
     voter: NodeId,
     master: NodeId,
 ) -> impl Iterator<Item = Effect> {
-    // A FAIL this recent cannot have been cleared by any node.
+    // No node can have cleared such a recent FAIL yet.
     let fresh = |since: Instant| state.now().since(since) < state.config().node_timeout / 2;
     let condition = state.node(master).map(|node| node.health);
     let failed = matches!(condition, Some(NodeHealth::Failed { since }) if fresh(since));
@@ -510,7 +511,8 @@ mod tests {
         Randomness::new(ChaCha8Rng::seed_from_u64(1))
     }
 
-    /// This node, 0, is a replica of master 1, which is FAIL, as is replica 5. The other masters are 2, 3 and 4.
+    /// A cluster in which this node (0) is a replica of master 1. Master 1 and replica 5 are FAIL; the other masters
+    /// are 2, 3 and 4.
     fn cluster() -> TestCluster {
         let mut cluster = TestCluster::new(5, &[(5, 1)]);
         cluster.become_replica_of(1);
@@ -521,7 +523,7 @@ mod tests {
         cluster
     }
 
-    /// Runs a step and returns its effects, of which it applies the new epoch.
+    /// Runs a step, applies a new epoch to the cluster, and returns the effects.
     fn step(part: &mut Election, cluster: &mut TestCluster, manual: bool) -> Vec<Effect> {
         let mut effects = part.prepare(&cluster.state, manual, &mut random());
         effects.extend(part.advance(&cluster.state, &mut random()));
@@ -567,7 +569,7 @@ mod tests {
         let delay = cluster.state.config().rank_delay() + cluster.state.config().election_delay();
         let at = part.next_deadline(cluster.state.config().auth_timeout()).unwrap();
         assert!(at >= cluster.state.now() + delay);
-        // The better replica fails, and no other one is left.
+        // The better replica fails, so this node is the best remaining one.
         cluster.fail(5);
         let effects = step(&mut part, &mut cluster, false);
         assert_eq!(effects[0], Effect::log(ElectionEvent::BecameBest));

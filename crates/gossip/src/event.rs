@@ -1,4 +1,4 @@
-//! Events that the state machine writes to the log.
+//! Events that the state machine writes to the server's log.
 
 mod election;
 mod failure;
@@ -27,21 +27,22 @@ pub enum LogLevel {
     Warning,
 }
 
-/// An event for the log. `Display` formats the text, in the wording of Redis or Valkey where they have such an event.
+/// An event for the server's log. `Display` formats the text, in the wording of Redis or Valkey where they log the same
+/// event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterEvent {
-    /// Another node announced a new address, to which this node connects from now on.
+    /// Another node announced a new address. This node will connect to that address.
     AddressUpdated {
-        /// The node that moved.
+        /// The node whose address changed.
         id: NodeId,
         /// The IP address that replaces the previous one.
         ip: IpAddr,
         /// The client port, as in CLUSTER NODES.
         port: u16,
     },
-    /// Other nodes reach this node at this IP address, which differs from the one known so far.
+    /// The IP address at which other nodes reach this node has changed.
     MyAddress(IpAddr),
-    /// A handshake ended: the node that was met by address has this id.
+    /// A handshake is complete, and the id of the node is known.
     HandshakeDone(NodeId),
     /// A different node answered at a known node's address.
     MismatchedSender {
@@ -54,14 +55,14 @@ pub enum ClusterEvent {
     Failure(FailureEvent),
     /// A change in an election or a vote.
     Election(ElectionEvent),
-    /// A manual failover was requested, advanced or ended.
+    /// A manual failover was requested, made progress or ended.
     ManualFailover(ManualFailoverEvent),
     /// The cluster state changed between `ok` and `fail`.
     StateChanged {
         /// The new state: true means `ok`.
         serving: bool,
     },
-    /// The process was paused for this long, so this node may have been replaced.
+    /// The process was paused for this long, so another node may have taken over in the meantime.
     ProcessPaused(Duration),
     /// Another master has the same epoch, so this node takes a new one.
     EpochCollision {
@@ -70,35 +71,35 @@ pub enum ClusterEvent {
         /// The epoch that this node takes.
         epoch: Epoch,
     },
-    /// The last slot of this node moved to another node, and this node becomes its replica.
+    /// The last slot of this node moved to another node, so this node becomes a replica of that node.
     SlotsLost {
         /// The new owner of the slot, which becomes this node's master.
         to: NodeId,
     },
-    /// The last slot of this master moved to another node, and this node stays a master.
+    /// The last slot of this master moved to another node, but this node remains a master.
     LastSlotLost {
         /// The new owner of the slot.
         to: NodeId,
         /// The human-readable name of the new owner; may be empty.
         name: String,
-        /// The shard that the slot moved to, which is not this node's shard.
+        /// The shard of the new owner, which is not this node's shard.
         shard: NodeId,
     },
-    /// The slots of this node's master moved to another master, so this node follows that one.
+    /// The slots of this node's master moved to another master, so this node now replicates that master.
     FollowingMaster {
-        /// The master that this node follows now.
+        /// The new master of this node.
         master: NodeId,
     },
     /// The master of this replica became a replica itself.
     SubReplica {
-        /// The master at the end of the chain, which this node now replicates.
+        /// The master at the end of the chain of replicas, which this node now replicates.
         master: NodeId,
-        /// The master that this node replicated so far.
+        /// The previous master of this node.
         from: NodeId,
     },
     /// This replica moves to a master without working replicas.
     Migrating {
-        /// The master that had no working replica.
+        /// The master without working replicas.
         to: NodeId,
     },
     /// This node took a new epoch for an imported slot.
@@ -131,7 +132,7 @@ pub enum ClusterEvent {
     },
     /// A packet was dropped because no cluster can have reached its epoch.
     ImpossibleEpoch {
-        /// The sender according to the packet, which may be forged.
+        /// The sender named in the packet, which may be forged.
         sender: NodeId,
         /// The epoch that was too high.
         epoch: Epoch,
@@ -150,7 +151,7 @@ pub enum ClusterEvent {
 }
 
 impl ClusterEvent {
-    /// Returns the log level. Most events have the level `warning`.
+    /// Returns the log level of the event. Most events have the level `warning`.
     #[must_use]
     pub fn level(&self) -> LogLevel {
         match self {
@@ -162,7 +163,7 @@ impl ClusterEvent {
     }
 }
 
-/// Wording of Redis and Valkey, which log monitors search for.
+/// The wording of Redis and Valkey, for which log monitors search.
 const FOLLOWING: &str = "Configuration change detected. Reconfiguring myself as a replica of";
 const DETACHED: &str = "Stop replication and turning myself into empty primary (user request). \
                         Moving myself to a new shard";

@@ -1,18 +1,18 @@
-//! Holds back packets and replies until `nodes.conf` is durable.
+//! Queues packets and replies until `nodes.conf` is durable.
 //!
 //! Writes of the file are numbered. A packet that carries an epoch or a vote waits for the last write that was
-//! requested before the packet was made. All other packets leave at once, unless a packet for the same link is waiting:
-//! packets on one link are never reordered. A reply to an operator waits as well, because the operator may power off
-//! the machine after reading it.
+//! requested before the packet was created. All other packets are sent at once, unless a packet for the same link is
+//! waiting, because packets on one link are never reordered. A reply to an operator waits as well, because the operator
+//! may power off the machine after reading it.
 
 use std::collections::VecDeque;
 
 /// Packets and replies that wait for a write, in creation order.
 #[derive(Debug)]
 pub(super) struct AwaitingWrite<L, P, R> {
-    /// Number of writes requested so far.
+    /// Number of writes that have been requested.
     ordered: u64,
-    /// The last requested write that must be durable.
+    /// Number of the last requested write that must be durable.
     synced: u64,
     /// The number of the last completed write; all earlier writes are complete as well.
     written: u64,
@@ -40,7 +40,7 @@ impl<L: PartialEq + Copy, P, R> AwaitingWrite<L, P, R> {
         self.ordered
     }
 
-    /// Returns the packet if it may leave at once, otherwise queues it.
+    /// Returns the packet if it can be sent at once, otherwise queues it.
     pub(super) fn admit_packet(&mut self, link: L, packet: P, after_persist: bool) -> Option<P> {
         let behind = |(_, other): &(u64, QueueEntry<L, P, R>)| matches!(other, QueueEntry::Packet(to, _) if *to == link);
         let due = if after_persist {
@@ -51,13 +51,13 @@ impl<L: PartialEq + Copy, P, R> AwaitingWrite<L, P, R> {
         if due <= self.written {
             return Some(packet);
         }
-        // Keeps the queue sorted by write number.
+        // Keep the queue sorted by write number.
         let due = self.waiting.back().map_or(due, |(last, _)| due.max(*last));
         self.waiting.push_back((due, QueueEntry::Packet(link, packet)));
         None
     }
 
-    /// Returns the reply if it may leave at once, otherwise queues it.
+    /// Returns the reply if it can be sent at once, otherwise queues it.
     pub(super) fn admit_reply(&mut self, answer: R) -> Option<R> {
         if self.ordered == self.written {
             return Some(answer);
@@ -66,19 +66,19 @@ impl<L: PartialEq + Copy, P, R> AwaitingWrite<L, P, R> {
         None
     }
 
-    /// Notes that all writes up to `number` are complete. Returns whether this completes all writes that must be
-    /// durable.
+    /// Records that all writes up to `number` are complete. Returns whether all writes that must be durable are now
+    /// complete.
     pub(super) fn note_written(&mut self, number: u64) -> bool {
         let before = std::mem::replace(&mut self.written, number);
         before < self.synced && self.synced <= number
     }
 
-    /// Drops the packets queued for a closed link, like packets in flight.
+    /// Drops the packets queued for a closed link, as if they had been lost in flight.
     pub(super) fn drop_link(&mut self, link: L) {
         self.waiting.retain(|(_, entry)| !matches!(entry, QueueEntry::Packet(to, _) if *to == link));
     }
 
-    /// Pops the next entry whose write is complete.
+    /// Removes and returns the next packet or reply whose write is complete.
     pub(super) fn pop_ready(&mut self) -> Option<QueueEntry<L, P, R>> {
         let (due, _) = self.waiting.front()?;
         if *due <= self.written { self.waiting.pop_front().map(|(_, entry)| entry) } else { None }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(held.admit_packet(1, "epoch", true), Some("epoch"));
         let first = held.count_write(true);
         assert_eq!(held.admit_packet(1, "vote", true), None);
-        // A fact that other nodes know as well is written to the file without holding back packets.
+        // A fact that other nodes know as well is written to the file without delaying packets.
         let second = held.count_write(false);
         assert_eq!(held.admit_packet(2, "ping", false), Some("ping"));
         // Packets on the same link keep their order.

@@ -128,7 +128,7 @@ fn gossiped_changes_are_written_with_a_delay_and_coalesced() {
     assert_eq!(driver.take_due_save(at(100)), Some(persist("two", false)));
     assert_eq!((driver.next_deadline(), driver.take_final_save()), (None, None));
 
-    // A text that must be durable, or that an operator waits for, replaces the delayed one.
+    // Content that must be durable, or that an operator waits for, replaces the delayed content.
     for (operator_waits, sync) in [(true, false), (false, true)] {
         assert_eq!(step(&mut driver, 200, false, vec![persist("three", false)]), []);
         let now = step(&mut driver, 201, operator_waits, vec![persist("four", sync)]);
@@ -145,7 +145,7 @@ fn votes_wait_for_the_disk_with_later_packets_on_the_same_link() {
     assert_eq!(step(&mut driver, 1, false, vec![send(LINK, 3, false)]), []);
     assert_eq!(driver.note_written(1), (vec![send(LINK, 1, false), send(LINK, 3, false)], true));
 
-    // Closing a link drops the packets that wait for it.
+    // Closing a link drops the packets queued for it.
     let writes = vec![persist("vote", true), send(LINK, 4, true), send(OTHER, 5, true)];
     assert_eq!(step(&mut driver, 2, false, writes).len(), 1);
     let close = || ClusterAction::Close { link: LINK };

@@ -12,7 +12,7 @@ use super::ClusterEvent;
 pub enum ElectionEvent {
     /// This replica scheduled an election because its master failed.
     Scheduled {
-        /// Time until the election starts, in milliseconds in the log.
+        /// Time until the election starts. The log shows milliseconds.
         delay: Duration,
         /// Number of replicas with more data.
         rank: u32,
@@ -25,7 +25,7 @@ pub enum ElectionEvent {
     RankChanged {
         /// Number of replicas with more data, after the change.
         rank: u32,
-        /// Delay added to the election, so that better replicas ask first.
+        /// Delay added to the election, so that better replicas can request votes first.
         added: Duration,
     },
     /// No other replica can have more data, so the election starts at once.
@@ -34,7 +34,7 @@ pub enum ElectionEvent {
     BecameBest,
     /// This replica requested votes in this new epoch.
     Started(Epoch),
-    /// The election in this epoch was abandoned for a new one.
+    /// The election in this epoch was abandoned in favour of a new epoch.
     Reset {
         /// The epoch in which the votes had been requested.
         epoch: Epoch,
@@ -51,7 +51,7 @@ pub enum ElectionEvent {
     VoteGranted {
         /// The replica that got the vote.
         candidate: NodeId,
-        /// The epoch that the vote counts in.
+        /// The epoch in which the vote was given.
         epoch: Epoch,
     },
     /// This node refused to vote for a candidate.
@@ -65,7 +65,7 @@ pub enum ElectionEvent {
     },
 }
 
-/// Why an election is restarted in a new epoch.
+/// Why an election was restarted in a new epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElectionResetReason {
     /// An operator requested a manual failover.
@@ -87,7 +87,7 @@ pub enum CannotFailoverReason {
         /// Time since the last contact with the master; `None` if the replica was never in sync since its start.
         age: Option<Duration>,
     },
-    /// Its last election did not get a majority.
+    /// This replica's last election did not get a majority.
     NotConfirmed {
         /// Number of votes received in the newest epoch.
         votes: usize,
@@ -114,10 +114,10 @@ pub enum VoteDenial {
     MasterIsUp,
     /// This node recently voted for another replica of the same master.
     VotedForMasterRecently {
-        /// Time until this node may vote for a replica of that master again.
+        /// Remaining time until this node may vote for another replica of that master.
         wait: Duration,
     },
-    /// After a start or a pause, no majority has confirmed yet that this node was not replaced.
+    /// This node was started or paused, and no majority has confirmed yet that no other node replaced it.
     MayBeReplaced,
     /// The candidate claims a slot under an older epoch than the owner's.
     StaleSlot {

@@ -6,14 +6,14 @@ use slot_routing::NodeId;
 
 use super::{ClusterEvent, LogLevel};
 
-/// The rule that raised a suspicion.
+/// The rule by which a node became suspected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuspicionCause {
     /// No message arrived within the node timeout.
     Silence,
-    /// The link to the node broke and its host refuses connections, so the process is gone.
+    /// The link to the node broke and its host refuses connections, so the process has ended.
     Refused,
-    /// A node with another id answers at the address, and the suspected node holds no link to this node.
+    /// A node with another id answers at the address, and the suspected node has no link to this node.
     Replaced,
 }
 
@@ -34,10 +34,10 @@ pub enum FailureEvent {
     Suspected {
         /// The node that is now PFAIL.
         id: NodeId,
-        /// The rule that raised the suspicion: silence, refused connections, or another node at the address.
+        /// The rule by which the node became suspected.
         cause: SuspicionCause,
     },
-    /// A suspected node answered before a majority agreed, so it is no longer PFAIL.
+    /// A suspected node answered before a majority agreed on its failure, so it is no longer PFAIL.
     SuspicionEnded(NodeId),
     /// A master reported that a node is failing.
     ReportedBy {
@@ -59,29 +59,29 @@ pub enum FailureEvent {
     FailHeard {
         /// The node that is FAIL.
         id: NodeId,
-        /// The node whose majority view the message announces.
+        /// The node that sent the FAIL message.
         from: NodeId,
     },
     /// The FAIL flag of a node was cleared.
     FailEnded {
         /// The node that is healthy again.
         id: NodeId,
-        /// The rule that allowed the recovery.
+        /// The rule by which the flag was cleared.
         why: FailClearReason,
     },
-    /// A starting master compares its data with its replicas' before it serves.
+    /// A starting master compares its data with that of its replicas before it serves.
     Comparing {
-        /// Replication offset of the data loaded from disk; 0 if there was none.
+        /// Replication offset of the data loaded from disk; 0 if none was found.
         found: u64,
     },
-    /// This master started with less data than a replica and declared itself FAIL so that the replica takes over.
+    /// This master started with less data than a replica and declared itself FAIL, so that the replica takes over.
     Resigned {
         /// The replica with the largest offset.
         replica: NodeId,
         /// The offset of that replica, which exceeds this node's.
         offset: u64,
     },
-    /// No replica took over within `empty-master-timeout`, so this master serves its own data.
+    /// No replica took over within `empty-master-timeout`, so this master serves the data that it has.
     NoReplicaTookOver,
 }
 
@@ -98,7 +98,7 @@ pub enum FailClearReason {
 }
 
 impl FailureEvent {
-    /// Returns the log level; suspicions and FAIL flags have a higher one than single reports.
+    /// Returns the log level of the event. Suspicions and FAIL flags have a higher level than single reports.
     pub(super) fn level(&self) -> LogLevel {
         match self {
             Self::SuspicionEnded(_) => LogLevel::Debug,

@@ -6,19 +6,19 @@ use slot_routing::NodeId;
 
 use super::ClusterEvent;
 
-/// A manual failover was requested, advanced or ended.
+/// A manual failover was requested, made progress or ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ManualFailoverEvent {
     /// A replica of this master requests a manual failover.
     Asked {
-        /// The replica that wants to take over and has sent the request.
+        /// The replica that requested to take over.
         by: NodeId,
     },
     /// This replica accepted the operator's request and starts a manual failover.
     Accepted,
     /// This replica starts a manual failover without waiting for its master (FORCE).
     Forced,
-    /// This replica starts a failover because its master shuts down.
+    /// This replica starts a failover because its master is shutting down.
     RequestedByMaster,
     /// This replica takes over without an election (TAKEOVER).
     Takeover,
