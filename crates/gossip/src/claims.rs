@@ -111,8 +111,8 @@ pub(crate) fn apply_claim(
     effects
 }
 
-/// Ends the migration or import of a slot that `claimant` takes. The effect tells the replicas about the end of a
-/// migration. They see the claim as well, but may load a snapshot afterwards that still contains the mark.
+/// Ends the migration or import of a slot that `claimant` takes. The effect informs the replicas: they see the claim as
+/// well, but may afterwards load a snapshot that still contains the mark.
 fn end_moves(state: &mut ClusterState, slot: Slot, claimant: NodeId, stream: StreamState) -> Option<Effect> {
     let mut ended = false;
     // If the claimant is in the shard of the import's source, the import continues from the claimant.

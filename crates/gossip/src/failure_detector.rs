@@ -10,9 +10,10 @@
 //! Silence is measured from the last message, and a PING must be unanswered for nine tenths of the timeout. With ten
 //! PINGs per timeout, both conditions are met one timeout after the last message.
 //!
-//! A node is also suspected at once when a different node answers at its address and it holds no link to this node: its
-//! process was restarted with a new id, or reset. (Valkey declares FAIL without agreement. That would replace a node
-//! that merely moved, so here a majority has to agree.) Such a node has no known address, but gossip still reports it.
+//! A node is also suspected at once when a different node answers at its address and the expected node has no link to
+//! this node: its process was restarted with a new id, or reset. (Valkey declares FAIL without agreement. That would
+//! replace a node that merely moved, so here a majority has to agree.) Such a node has no known address, but gossip
+//! still reports it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,20 +31,20 @@ use crate::state::ClusterState;
 use crate::timeline::TimelineEntry;
 use crate::wire::MessageBody;
 
-/// Expected number of FAIL messages that each node receives if all masters detect the majority. If only the minimal
-/// majority detects it, the number is half as large and one node in three thousand receives none; that node suspects
-/// the failed node itself and learns about the majority from gossip.
+/// Expected number of FAIL messages that each node receives if all masters detect the majority. If only the smallest
+/// possible majority detects it, the number is half as large and one node in three thousand receives no message; that
+/// node suspects the failed node itself and learns about the majority from gossip.
 const FAIL_MESSAGES_PER_NODE: usize = 16;
 
-/// Decides which nodes are PFAIL and FAIL, and stores that in their entries.
+/// Decides which nodes are PFAIL and FAIL, and sets these states in the table of nodes.
 #[derive(Debug, Default)]
 pub(crate) struct FailureDetector {
-    /// The masters that reported each node as failing, with the time of their last report.
+    /// For each node, the masters that reported it as failing, with the time of each master's last report.
     reports: BTreeMap<NodeId, BTreeMap<NodeId, Instant>>,
 }
 
 impl FailureDetector {
-    /// Suspects nodes that were silent, or refused connections, for too long.
+    /// Suspects nodes that have been silent or have refused connections for too long.
     pub(crate) fn step(&mut self, state: &mut ClusterState, random: &mut Randomness) -> Vec<Effect> {
         let overdue = state.due_nodes(deadlines::suspicion_deadline);
         let mut effects = Vec::new();
@@ -58,7 +59,7 @@ impl FailureDetector {
         effects
     }
 
-    /// Checks whether the new suspects are FAIL, and gossips those that are not.
+    /// Checks whether the newly suspected nodes are FAIL, and gossips the suspicions of those that are not.
     fn process_new_suspects(
         &mut self,
         state: &mut ClusterState,
@@ -72,18 +73,18 @@ impl FailureDetector {
         for id in suspects {
             effects.extend(self.fail_if_agreed(state, *id, random));
         }
-        // After the FAIL checks: for failed nodes, FAIL messages have been sent already.
+        // Update after the checks above, because FAIL nodes need no gossip: FAIL messages have already been sent.
         state.update_indexes();
-        // Only the reports of masters with slots count.
+        // Only masters with slots may report failures.
         if state.is_voter(state.id()) && state.has_suspects() {
             effects.push(Effect::BroadcastPong);
         }
         effects
     }
 
-    /// Suspects `id` because a different node answers at its address and `id` holds no link to this node. Only applies
-    /// if a link to `id` has worked since the start, so that a cluster that restarts with permuted addresses suspects
-    /// nobody.
+    /// Suspects `id` because a different node answers at its address and `id` has no link to this node. Only applies if
+    /// a link to `id` has worked since this process started, so that a cluster that restarts with permuted addresses
+    /// suspects nobody.
     pub(crate) fn on_replaced(
         &mut self,
         state: &mut ClusterState,
@@ -98,7 +99,7 @@ impl FailureDetector {
         effects
     }
 
-    /// Handles a report of the master `reporter` that `id` is failing.
+    /// Handles the report of the master `reporter` that `id` is failing.
     pub(crate) fn on_report(
         &mut self,
         state: &mut ClusterState,
@@ -116,7 +117,7 @@ impl FailureDetector {
         effects
     }
 
-    /// Handles a report of the master `reporter` that `id` is healthy.
+    /// Handles the report of the master `reporter` that `id` is healthy.
     pub(crate) fn withdraw_report(
         &mut self,
         state: &ClusterState,
@@ -135,7 +136,7 @@ impl FailureDetector {
         effects
     }
 
-    /// Number of masters that reported `id` recently; drops older reports.
+    /// Returns the number of masters that reported `id` recently; discards older reports.
     pub(crate) fn count_reports(&mut self, state: &ClusterState, id: NodeId) -> usize {
         let valid_since = state.now() - state.config().report_validity();
         let Some(reports) = self.reports.get_mut(&id) else { return 0 };
@@ -150,7 +151,7 @@ impl FailureDetector {
         id: NodeId,
         random: &mut Randomness,
     ) -> Vec<Effect> {
-        // Cheap checks first, because this runs for every failure report.
+        // Do the cheap checks first, because this runs for every failure report.
         let known = self.reports.get(&id).map_or(0, BTreeMap::len);
         if !state.node(id).is_some_and(Node::is_suspected) || known + 1 < state.quorum() {
             return Vec::new();
@@ -168,7 +169,7 @@ impl FailureDetector {
         effects
     }
 
-    /// Handles the message of `from` that `about` is FAIL.
+    /// Handles the message from the node `from` that the node `about` is FAIL.
     pub(crate) fn on_fail(&mut self, state: &mut ClusterState, from: NodeId, about: NodeId) -> Vec<Effect> {
         let Some(failed) = state.node(about).filter(|_| about != state.id()).map(Node::has_failed) else {
             return Vec::new();
@@ -201,7 +202,7 @@ impl FailureDetector {
 
     /// Repeats recent FAIL messages over a new link. A majority may have agreed while the link was down, and gossip
     /// does not mention a failed node that owns no slots in this node's view. If this node missed a promotion, the
-    /// replicas of the failed node would otherwise never learn about the agreement.
+    /// replicas of the failed node would otherwise never learn about the FAIL.
     pub(crate) fn on_link_up(&self, state: &ClusterState, receiver: NodeId) -> Vec<Effect> {
         if !state.knows(receiver) || !state.is_voter(state.id()) {
             return Vec::new();
@@ -249,7 +250,7 @@ fn set_failed(state: &mut ClusterState, id: NodeId) -> Vec<Effect> {
     [Some(agreed), rank_candidates(state, id), Some(Effect::ConfigChanged)].into_iter().flatten().collect()
 }
 
-/// Sends FAIL to a random sample of the nodes and to all replicas of the failed node, because one of them has to take
+/// Sends FAIL to a random sample of the nodes, and to all replicas of the failed node because one of them has to take
 /// over.
 fn announce_fail(state: &ClusterState, id: NodeId, random: &mut Randomness) -> Vec<Effect> {
     let voters = state.voters();
@@ -264,7 +265,7 @@ fn announce_fail(state: &ClusterState, id: NodeId, random: &mut Randomness) -> V
 }
 
 /// Clears the FAIL flag of a node that answered. A node without slots recovers at once. A master with slots recovers
-/// after some time without a successor; until then its replicas take precedence.
+/// after some time without a successor, so that its replicas can take over first.
 fn clear_fail_if_due(state: &mut ClusterState, id: NodeId, since: Instant) -> Vec<Effect> {
     let serves = state.slots.count(id) > 0;
     let (now, undo_time) = (state.now(), state.config().fail_undo_time());
@@ -280,7 +281,7 @@ fn clear_fail_if_due(state: &mut ClusterState, id: NodeId, since: Instant) -> Ve
     vec![recovered(id), Effect::log(FailureEvent::FailEnded { id, why }), Effect::ConfigChanged]
 }
 
-/// How long this process may be silent without noticing that it was paused.
+/// The longest gap between two steps that is not treated as a pause of this process.
 pub(crate) fn max_undetected_pause(node_timeout: Duration) -> Duration {
     node_timeout * 3 / 4
 }
@@ -297,7 +298,7 @@ mod tests {
         Randomness::new(ChaCha8Rng::seed_from_u64(1))
     }
 
-    /// Five masters, of which this node is number 0, and replica 5 of master 1. Master 1 is silent.
+    /// A cluster of five masters and replica 5 of master 1. This node is master 0. Master 1 is silent.
     fn cluster() -> TestCluster {
         let mut cluster = TestCluster::new(5, &[(5, 1)]);
         let now = cluster.state.now();

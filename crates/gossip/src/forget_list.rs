@@ -1,4 +1,4 @@
-//! Nodes that the operator forgot (CLUSTER FORGET), so that gossip does not add them again for a while.
+//! Nodes that the operator removed with CLUSTER FORGET. For a while, gossip does not add them again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use slot_routing::NodeId;
 
 use crate::nodes::MAX_NODES;
 
-/// Limits how long a peer can make this node remember an id.
+/// Maximum time for which a peer can make this node reject a forgotten id.
 const MAX_TTL: Duration = Duration::from_secs(3600);
 
-/// Forgotten nodes and when they may rejoin.
+/// Forgotten nodes, each with the time from which it may rejoin.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ForgetList(BTreeMap<NodeId, Instant>);
 
@@ -27,7 +27,7 @@ impl ForgetList {
         }
     }
 
-    /// The forgotten nodes with the time until they may rejoin.
+    /// The forgotten nodes, each with the remaining time until it may rejoin.
     pub(crate) fn entries(&self, now: Instant) -> impl Iterator<Item = (NodeId, Duration)> + '_ {
         self.0.iter().map(move |(&id, until)| (id, until.since(now)))
     }

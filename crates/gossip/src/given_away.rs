@@ -1,9 +1,10 @@
-//! Slots that the source of an import has given away.
+//! Imported slots that the source of the import has given away.
 //!
-//! A source that stops claiming a slot has given it away along with its last key: an operator sent it SETSLOT NODE, and
-//! may not have sent it to the importing node. As in Valkey, the importing node then claims the slot. It first waits
-//! until all nodes that are not FAIL have been heard, and the source twice, because the slot may have been given to
-//! another node whose claim is still in flight. (Valkey claims at once and takes the slot from such a node.)
+//! A source stops claiming a slot when it gives the slot away together with its last key: an operator sent SETSLOT NODE
+//! to the source, but possibly not to the importing node. As in Valkey, the importing node then claims the slot. The
+//! importing node first waits until it has heard from all nodes that are not FAIL, and from the source twice, because
+//! the slot may have been given to another node whose claim is still in flight. (Valkey claims at once and takes the
+//! slot from such a node.)
 
 use std::collections::BTreeMap;
 
@@ -17,13 +18,14 @@ use crate::manual_failover::StreamState;
 use crate::node::Node;
 use crate::state::ClusterState;
 
-/// Slots being imported that the source no longer claims, with the source and the time of its first such header.
+/// Slots being imported that the source no longer claims, with the source and the time of its first header without the
+/// slot.
 #[derive(Debug, Default)]
 pub(crate) struct GivenAwaySlots(BTreeMap<Slot, (NodeId, Instant)>);
 
 impl GivenAwaySlots {
     /// Handles the claim of the master `source`: takes the slots that this node imports from `source` and that `source`
-    /// no longer claims, once no other node can own them. A slot that `is_pending` has an unfinished SETSLOT.
+    /// no longer claims, once no other node can own them. Slots with a SETSLOT that `is_pending` are skipped.
     pub(crate) fn on_claim(
         &mut self,
         state: &mut ClusterState,
@@ -33,7 +35,8 @@ impl GivenAwaySlots {
         is_pending: impl Fn(Slot) -> bool,
     ) -> Vec<Effect> {
         let now = state.now();
-        // The slot has no owner if the source was replaced by a replica that knew that the slot was given away.
+        // The slot has no owner if the source was replaced by a replica that knew that the source had given the slot
+        // away.
         let is_given_away = |slot: Slot| {
             state.slot_owner(slot).is_none_or(|owner| owner == source) && !claimed.contains(slot)
         };
@@ -75,7 +78,7 @@ impl GivenAwaySlots {
     }
 }
 
-/// Returns whether a message from every other node that is not FAIL has arrived after `since`.
+/// Returns whether this node has received a message after `since` from every other node that is not FAIL.
 fn all_heard_since(state: &ClusterState, since: Instant) -> bool {
     let has_been_heard = |node: &Node| node.contact.last_message.is_some_and(|heard| heard > since);
     state.others().filter(|node| node.handshake.is_none() && !node.has_failed()).all(has_been_heard)
@@ -94,7 +97,7 @@ mod tests {
         Slot::new(16_383).unwrap()
     }
 
-    /// This node imports the last slot from master 1, which has stopped claiming it.
+    /// A cluster in which this node imports the last slot from master 1, which has stopped claiming the slot.
     fn cluster() -> (TestCluster, SlotSet) {
         let mut cluster = TestCluster::new(2, &[(2, 1)]);
         cluster.state.marks.mark_importing(slot(), id(1));

@@ -1,10 +1,10 @@
 //! The Redis Cluster bus protocol as a sans-IO state machine: membership, failure detection, elections, epochs and slot
 //! ownership.
 //!
-//! [`Gossip`] holds one node's view of the cluster. A driver feeds it packets, link events, operator commands and the
-//! time ([`ClusterInput`]) and executes the [`ClusterAction`]s that it returns. The machine reads no clock, opens no
-//! socket and takes its randomness from the generator it is given, so a simulator can run a thousand machines from one
-//! seed.
+//! [`Gossip`] is one node's view of the cluster. A driver feeds it packets, link events, operator commands and the time
+//! ([`ClusterInput`]) and executes the [`ClusterAction`]s that it returns. The machine reads no clock, opens no socket
+//! and takes its randomness from a generator passed in by the caller, so a simulator can run a thousand machines from
+//! one seed.
 //!
 //! The rules and the wire format are those of Redis Cluster (the specification and the behaviour of Redis 7), so Redis,
 //! Valkey and Redoubt nodes can form one cluster. The differences, all of which are compatible:

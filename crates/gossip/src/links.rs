@@ -15,10 +15,10 @@ use crate::effect::{Effect, GossipKind};
 use crate::node::LinkState;
 use crate::state::ClusterState;
 
-/// Maximum number of inbound links: two per node of the largest supported cluster, plus spare.
+/// Maximum number of inbound links: enough for two links per node of the largest supported cluster.
 const MAX_INBOUND_LINKS: usize = 4096;
-/// Number of connection attempts that confirm a refusal within
-/// [`ClusterConfig::connect_refused_timeout`](crate::ClusterConfig).
+/// Number of refused connection attempts within [`ClusterConfig::connect_refused_timeout`](crate::ClusterConfig) before
+/// a node is suspected.
 const CONFIRMING_ATTEMPTS: u32 = 6;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -37,7 +37,7 @@ struct InboundLink {
     peer: IpAddr,
     local: IpAddr,
     since: Millis,
-    /// The known node that sends on this link; `None` until its first packet.
+    /// The node that sends on this link; `None` until a known node has sent a packet.
     node: Option<NodeId>,
     /// When the last packet arrived on this link, or when the link was accepted.
     last_message: Instant,
@@ -48,7 +48,7 @@ struct InboundLink {
 /// One link as listed by CLUSTER LINKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkReport {
-    /// The number tells whether this node (outbound) or the peer (inbound) opened the link.
+    /// The link number. [`LinkId::Out`] was opened by this node, [`LinkId::In`] by the peer.
     pub link: LinkId,
     /// The known node at the other end.
     pub node: NodeId,
@@ -66,7 +66,8 @@ impl Links {
     ) -> Option<Effect> {
         let mut evicted = None;
         if self.inbound.len() >= MAX_INBOUND_LINKS {
-            // Known nodes identify themselves with their first packet, so the longest-silent unknown peer is evicted.
+            // Known nodes identify themselves with their first packet, so only unknown peers are evicted: the
+            // longest-silent one.
             let Some(quietest) = self.unknown_peers().min_by_key(|(_, last_message)| *last_message) else {
                 return Some(close(link));
             };
@@ -90,7 +91,7 @@ impl Links {
         close(link)
     }
 
-    /// Closes inbound links that have been silent and without a known sender for too long.
+    /// Closes inbound links of unknown peers that have been silent for too long.
     pub(crate) fn close_silent_unknown_peers(&mut self, state: &ClusterState) -> Vec<Effect> {
         let now = state.now();
         if self.next_check.is_none_or(|at| now < at) {
@@ -108,7 +109,7 @@ impl Links {
         self.next_check
     }
 
-    /// Handles an established outbound link. Returns its peer.
+    /// Handles the establishment of an outbound link. Returns its peer.
     pub(crate) fn on_connected(&self, state: &mut ClusterState, link: LinkId) -> Option<NodeId> {
         let (id, since) = (self.outbound_peer(link)?, state.now());
         let node = state.known_node_mut(id);
@@ -121,7 +122,7 @@ impl Links {
         let Some(id) = self.outbound.remove(&link) else { return };
         let (now, connect_refused_timeout) = (state.now(), state.config().connect_refused_timeout);
         let node = state.known_node_mut(id);
-        // Starts the silence measurement if it is not running.
+        // Start the silence measurement unless it is already running.
         node.contact.ping_sent.get_or_insert(now);
         let confirming =
             refused && node.contact.ever_connected && node.is_healthy() && !connect_refused_timeout.is_zero();
@@ -134,8 +135,8 @@ impl Links {
         node.link = LinkState::Down { retry_at: now + pause };
     }
 
-    /// Handles a closed link. Pings a node that closed its inbound link: the node may have been reset and answer with
-    /// another id.
+    /// Handles a closed link. If a node closed its inbound link, pings the node, which may have been reset and answer
+    /// with another id.
     pub(crate) fn on_closed(&mut self, state: &mut ClusterState, link: LinkId) -> Option<Effect> {
         if let Some(id) = self.outbound.remove(&link) {
             schedule_reconnect(state, id);
@@ -147,7 +148,7 @@ impl Links {
         idle.then_some(Effect::Gossip { to, kind: GossipKind::Ping })
     }
 
-    /// Closes the outbound link to `id`; it will be reopened.
+    /// Closes the outbound link to `id`, to be reopened later.
     pub(crate) fn close(&mut self, state: &mut ClusterState, id: NodeId) -> Option<Effect> {
         let link = state.node(id)?.link.id()?;
         self.outbound.remove(&link);
@@ -155,7 +156,7 @@ impl Links {
         Some(close(link))
     }
 
-    /// Opens missing links and closes dead ones.
+    /// Opens missing outbound links and closes dead ones.
     pub(crate) fn step(&mut self, state: &mut ClusterState) -> Vec<Effect> {
         let due = state.due_nodes(deadlines::link_deadline);
         due.into_iter()
@@ -176,7 +177,7 @@ impl Links {
         Some(Effect::Act(ClusterAction::Connect { link, ip, port }))
     }
 
-    /// Notes the arrival of a packet. Returns whether the link is still open.
+    /// Records the arrival of a packet. Returns whether the link is still open.
     pub(crate) fn on_packet(&mut self, link: LinkId, now: Instant) -> bool {
         if let Some(inbound) = self.inbound.get_mut(&link) {
             inbound.last_message = now;
@@ -185,20 +186,20 @@ impl Links {
         self.outbound.contains_key(&link)
     }
 
-    /// Whether to log an impossible epoch: once per inbound link.
+    /// Returns whether to log an impossible epoch received on `link`: true once per inbound link.
     pub(crate) fn logs_bad_epoch(&mut self, link: LinkId) -> bool {
         let inbound = self.inbound.get_mut(&link);
         inbound.is_none_or(|inbound| !std::mem::replace(&mut inbound.bad_epoch_logged, true))
     }
 
-    /// Notes that the known node `sender` sends on `link`.
+    /// Records that the known node `sender` uses the inbound `link`.
     pub(crate) fn identify(&mut self, link: LinkId, sender: NodeId) {
         if let Some(inbound) = self.inbound.get_mut(&link) {
             inbound.node = Some(sender);
         }
     }
 
-    /// Replaces the temporary id of the peer by `id`, which the handshake on the outbound `link` has revealed.
+    /// Replaces the temporary id of the peer by `id`, which the handshake on the outbound `link` has provided.
     pub(crate) fn rename_peer(&mut self, link: LinkId, id: NodeId) {
         self.outbound.insert(link, id);
     }
@@ -219,7 +220,7 @@ impl Links {
         self.outbound_peer(link).or_else(|| self.inbound.get(&link)?.node)
     }
 
-    /// Whether `id` holds a link to this node.
+    /// Whether the node `id` has an open link to this node.
     pub(crate) fn is_held_by(&self, id: NodeId) -> bool {
         self.inbound.values().any(|inbound| inbound.node == Some(id))
     }
@@ -259,12 +260,12 @@ fn close(link: LinkId) -> Effect {
     Effect::Act(ClusterAction::Close { link })
 }
 
-/// Schedules a reconnect and starts the silence measurement.
+/// Schedules a reconnect to `id` and starts the measurement of its silence.
 fn schedule_reconnect(state: &mut ClusterState, id: NodeId) {
     let now = state.now();
     let node = state.known_node_mut(id);
-    // A link that broke within the retry interval is not reopened at once; a peer that accepts and closes would cause a
-    // busy loop.
+    // Do not reopen at once a link that broke within the retry interval, because a peer that accepts and closes
+    // connections would cause a busy loop.
     let retry_at = match node.link {
         LinkState::Up { since, .. } | LinkState::Connecting { since, .. } => now.max(since + RETRY_DELAY),
         LinkState::Down { retry_at } => retry_at,
@@ -280,7 +281,7 @@ mod tests {
 
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    /// This node's link to node 1 is number 7.
+    /// A cluster in which this node's link to node 1 has the number 7.
     fn cluster() -> (TestCluster, Links) {
         let mut cluster = TestCluster::new(3, &[]);
         let now = cluster.state.now();

@@ -1,9 +1,10 @@
-//! The coordinator: the order in which a node processes an input.
+//! The coordinator of the state machine: the order in which a node processes an input.
 //!
-//! The parts of the machine own their fields and decide. They read the [`ClusterState`] and return [`Effect`]s, and know
-//! of each other only what is passed to them. The coordinator dispatches each input to a part and applies the effects in
-//! order. Then every part does what is due ([`Gossip::next_deadline`] tells when that is). Finally the node settles: it
-//! updates its serving state and its role, publishes the topology, and saves what has changed.
+//! The components of the state machine own their fields and make decisions. They read the [`ClusterState`] and return
+//! [`Effect`]s, and know about each other only what they are passed. The coordinator dispatches each input to a
+//! component and applies the effects in order. Next, every component performs its due work ([`Gossip::next_deadline`]
+//! returns when work is due). Finally the node settles: it updates its serving state and its role, publishes the
+//! topology, and saves what has changed.
 
 mod apply;
 mod operator;
@@ -68,7 +69,7 @@ pub struct Gossip {
     out: Outbox,
 }
 
-/// Whether the machine has processed an input, and thus knows the time.
+/// Whether the state machine has processed an input, before which the time is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Created,
@@ -134,7 +135,7 @@ impl Gossip {
     }
 
     /// Processes one input that happened at `now`, with `wall` as the wall-clock time, and appends the resulting
-    /// actions to `out`. `now` must not go backwards.
+    /// actions to `out`. `now` must not decrease between calls.
     pub fn handle(&mut self, now: Instant, wall: Millis, input: ClusterInput, out: &mut Vec<ClusterAction>) {
         let gap = self.state.begin_step(now, wall);
         match self.phase {
@@ -208,8 +209,8 @@ impl Gossip {
         apply_own_announcement(&mut self.state);
         self.state.nodes.touch_all();
         self.apply([Effect::ConfigChanged]);
-        // Every node tells clients the addresses of all nodes, so changes spread at once. This takes a PING, because
-        // nodes do not update addresses from a PONG.
+        // Every node tells clients the addresses of all nodes, so address changes are sent at once. This takes a PING,
+        // because nodes do not update addresses from a PONG.
         if before.announce != self.state.config().announce {
             for id in self.state.linked() {
                 self.send_gossip(id, GossipKind::Ping);
@@ -217,7 +218,7 @@ impl Gossip {
         }
     }
 
-    /// Lets every part do what is due. Each call must advance its own deadline.
+    /// Lets every component perform its due work. Each call must advance the component's deadline.
     fn do_what_is_due(&mut self) {
         let effects = membership::drop_stale_handshakes(&mut self.state);
         self.apply(effects);
@@ -243,14 +244,14 @@ impl Gossip {
         }
     }
 
-    /// When to call [`Gossip::handle`] with [`ClusterInput::Deadline`] unless another input comes first.
+    /// When to call [`Gossip::handle`] with [`ClusterInput::Deadline`] unless another input occurs before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let now = self.state.now();
         if self.phase == Phase::Created {
             return Some(now);
         }
-        // Limits the time between calls, so that a longer gap proves that the process was paused.
+        // Limit the time between calls, so that a longer gap proves that the process was paused.
         let quarter = self.state.config().node_timeout / 4;
         let heartbeat = self.lease().map(|_| now + quarter.max(Duration::from_millis(1)));
         let deadlines = [
@@ -280,7 +281,7 @@ impl Gossip {
         self.apply(effect);
     }
 
-    /// Updates the indexes of the nodes, and the slot coverage, which depends on them.
+    /// Updates the indexes of the node table, and the slot coverage, which depends on them.
     fn update_indexes(&mut self) {
         self.state.update_indexes();
         if self.state.nodes.take_changed() {
@@ -289,7 +290,7 @@ impl Gossip {
     }
 
     /// Detects that this process was paused. The pause must not count as silence of other nodes, and a master that may
-    /// have been replaced in the meantime must not serve before it knows.
+    /// have been replaced during the pause must not serve before it has checked.
     fn detect_process_pause(&mut self, gap: Duration) {
         let node_timeout = self.state.config().node_timeout;
         if gap < node_timeout / 2 || self.state.nodes.len() == 1 {
@@ -305,7 +306,7 @@ impl Gossip {
         }
     }
 
-    /// How long after the last call this node may serve without another call. `None` if there are no other nodes.
+    /// How long after the last call this node may serve without another call; `None` if there are no other nodes.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
         (self.state.nodes.len() > 1).then(|| max_undetected_pause(self.state.config().node_timeout))
@@ -343,7 +344,7 @@ impl Gossip {
         Ok(self.failure_detector.count_reports(&self.state, id))
     }
 
-    /// Returns the text of CLUSTER INFO; the driver counts `traffic`.
+    /// Returns the text of CLUSTER INFO. `traffic` contains the driver's byte counters.
     #[must_use]
     pub fn info_text(&self, traffic: &LinkTraffic) -> String {
         self.state.info_text(traffic, self.out.stats())
@@ -372,7 +373,7 @@ impl Gossip {
         self.out.stats_mut().reset();
     }
 
-    /// Counts a received message that DEBUG settings drop.
+    /// Counts a received message that was dropped because of a DEBUG setting.
     pub fn count_dropped(&mut self, body: &MessageBody) {
         self.out.stats_mut().count_received(body);
     }

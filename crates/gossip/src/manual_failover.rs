@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! replica                               master
-//!   MFSTART --------------------------->  pauses writes
-//!   <------------ PING, paused, offset    sends its final offset
-//!   applies the stream up to the offset
-//!   is elected (forced vote), claims the slots
-//!   PONG with the claim --------------->  becomes a replica, resumes writes
+//!  MFSTART --------------------------->  pauses writes
+//!  <------------ PING, paused, offset    sends its final offset
+//!  applies the stream up to the offset
+//!  is elected (forced vote), claims the slots
+//!  PONG with the claim --------------->  becomes a replica, resumes writes
 //! ```
 //!
-//! FORCE skips the first three steps, and so does a master that shuts down and names its successor in the replication
-//! stream. TAKEOVER also skips the election. Both sides abort at the timeout. Until then a second request of the same
-//! kind is refused. (Valkey restarts the failover, which discards the votes so far.)
+//! FORCE skips the first three steps, as does a failover requested by a master that shuts down and names its successor
+//! in the replication stream. TAKEOVER also skips the election. Both sides abort at the timeout. Until then a second
+//! request with the same option is refused. (Valkey restarts the failover, which discards the votes received so far.)
 
 use std::time::Duration;
 
@@ -26,10 +26,10 @@ use crate::state::ClusterState;
 use crate::timeline::TimelineEntry;
 use crate::wire::{Header, MessageBody};
 
-/// How often the paused master repeats its offset (as in Redis, the interval of its cron).
+/// Interval at which the paused master repeats its offset (as in Redis, the interval of its cron).
 const REPEAT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The manual failover in which this node takes part, on either side.
+/// The manual failover in which this node takes part, as the replica or as the master.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ManualFailover {
     phase: Phase,
@@ -39,7 +39,7 @@ pub(crate) struct ManualFailover {
 enum Phase {
     #[default]
     Idle,
-    /// This replica has asked its master for the offset at which it pauses.
+    /// This replica has asked its master to pause writes and to send its final offset.
     AwaitingOffset { until: Instant },
     /// This replica applies the stream up to the master's final offset.
     CatchingUp { until: Instant, target: ReplOffset },
@@ -48,7 +48,7 @@ enum Phase {
         until: Instant,
         /// Whether the failover starts without the cooperation of the master.
         forced: bool,
-        /// Whether the driver watches the offset.
+        /// Whether the driver has been asked to report when the offset is reached.
         watching: bool,
     },
     /// This master waits until its writes are paused for the replica `to`.
@@ -61,7 +61,7 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamState {
     Open,
-    /// The stream must not grow, because a replica takes over at the announced offset.
+    /// The stream must not grow, because a replica will take over at the announced offset.
     Frozen,
 }
 
@@ -71,7 +71,7 @@ impl ManualFailover {
         matches!(self.phase, Phase::Ready { .. })
     }
 
-    /// Returns whether the stream may grow; it must not while this master lets a replica take over.
+    /// Returns whether the stream may grow. It must not grow while a replica takes over from this master.
     pub(crate) fn stream_state(&self) -> StreamState {
         match self.phase {
             Phase::Pausing { .. } | Phase::Paused { .. } => StreamState::Frozen,
@@ -112,8 +112,8 @@ impl ManualFailover {
                 self.phase = Phase::AwaitingOffset { until };
                 effects.extend([
                     Effect::log(ManualFailoverEvent::Accepted),
-                    // A Redis master accepts MFSTART only from its replicas, and may not know yet that this node is
-                    // one.
+                    // A Redis master accepts MFSTART only from its replicas, and may not know yet that this node is a
+                    // replica.
                     Effect::Gossip { to: master.id, kind: GossipKind::Ping },
                     Effect::Send { to: master.id, body: MessageBody::ManualFailoverStart },
                 ]);
@@ -130,7 +130,7 @@ impl ManualFailover {
         Ok(effects)
     }
 
-    /// Whether a request replaces the failover in progress: it must use a stronger option.
+    /// Whether a request with `mode` replaces the failover in progress: it must be a stronger option.
     fn is_stronger(&self, mode: FailoverMode) -> bool {
         match self.phase {
             Phase::Idle | Phase::Pausing { .. } | Phase::Paused { .. } => true,
@@ -164,8 +164,8 @@ impl ManualFailover {
         asks.then_some(Effect::Send { to, body: MessageBody::ManualFailoverStart })
     }
 
-    /// Pauses writes because a replica requests a failover. Its header is authoritative for its role: the entry of this
-    /// node may be outdated.
+    /// Pauses writes because a replica requests a failover. The header decides whether the sender is a replica, because
+    /// this node's entry for the sender may be outdated.
     pub(crate) fn on_start_request(&mut self, state: &ClusterState, header: &Header) -> Vec<Effect> {
         let (me, replica) = (state.id(), header.sender);
         if header.replica_of != Some(me) {
@@ -179,14 +179,14 @@ impl ManualFailover {
             Effect::KeepWritesPaused,
             requested(me, replica),
             Effect::log(ManualFailoverEvent::Asked { by: replica }),
-            // Pauses for twice the timeout: a longer pause is harmless, but the new master would miss writes after a
-            // shorter one.
+            // Pause for twice the timeout: a longer pause is harmless, but after a shorter one the new master would
+            // miss writes.
             Effect::Act(ClusterAction::PauseWrites { until: state.now() + timeout * 2 }),
         ]);
         effects
     }
 
-    /// Notes that writes are paused. Returns whether a replica waits for the final offset.
+    /// Records that writes are paused. Returns whether a replica waits for the final offset.
     pub(crate) fn on_writes_paused(&mut self, now: Instant) -> bool {
         match self.phase {
             Phase::Pausing { until, to } | Phase::Paused { until, to, .. } => {
@@ -199,7 +199,7 @@ impl ManualFailover {
         }
     }
 
-    /// Handles the report in `header` that the master's writes are paused, with its final offset.
+    /// Handles the header of a master that has paused its writes and announces its final offset.
     pub(crate) fn on_master_paused(&mut self, state: &ClusterState, header: &Header) -> Vec<Effect> {
         let Phase::AwaitingOffset { until } = self.phase else { return Vec::new() };
         if state.myself().master() != Some(header.sender) {
@@ -252,7 +252,7 @@ impl ManualFailover {
         }
     }
 
-    /// Ends the manual failover on either side, whatever its result.
+    /// Ends this node's manual failover, whatever its result.
     pub(crate) fn end(&mut self) -> Option<Effect> {
         match std::mem::take(&mut self.phase) {
             Phase::Idle | Phase::AwaitingOffset { .. } | Phase::Ready { watching: false, .. } => None,
@@ -275,7 +275,7 @@ mod tests {
 
     const WATCH_NOTHING: Effect = Effect::Act(ClusterAction::WatchOffset(None));
 
-    /// This node is replica 0 of master 1.
+    /// A cluster in which this node (0) is a replica of master 1.
     fn replica() -> TestCluster {
         let mut cluster = TestCluster::new(3, &[]);
         cluster.become_replica_of(1);
@@ -311,7 +311,7 @@ mod tests {
     fn request_replaces_only_a_weaker_one() {
         let cluster = replica();
         use FailoverMode::{Force, Graceful, Takeover};
-        // in progress, request, whether it is refused
+        // Columns: failover in progress, request, whether the request is refused
         for (first, second, refused) in [
             (Graceful, Graceful, true),
             (Graceful, Force, false),

@@ -1,8 +1,8 @@
-//! Who belongs to the cluster: handshakes, addresses, and nodes learned from gossip.
+//! The members of the cluster: handshakes, addresses, and nodes learned from gossip.
 //!
 //! A node that is met by address gets a random temporary id. This node connects and sends MEET (or PING, if the other
-//! node sent the MEET). The PONG carries the real id, which replaces the temporary one. Nodes known to a trusted node
-//! spread by gossip.
+//! node sent the MEET). The PONG carries the real id, which replaces the temporary one. Gossip spreads the nodes that a
+//! trusted node knows.
 
 use std::net::IpAddr;
 
@@ -46,7 +46,7 @@ pub(crate) fn drop_stale_handshakes(state: &mut ClusterState) -> Vec<Effect> {
     state.due_nodes(deadlines::handshake_deadline).into_iter().map(Effect::RemoveNode).collect()
 }
 
-/// Gives the node with the temporary id `temporary` the id in the header of its PONG.
+/// Completes a handshake: replaces the id `temporary` of a node by the id in the header of the node's PONG.
 pub(crate) fn finish_handshake(state: &mut ClusterState, temporary: NodeId, header: &Header) -> Vec<Effect> {
     let Some(mut node) = state.nodes.remove(&temporary) else { return Vec::new() };
     let id = header.sender;
@@ -57,7 +57,7 @@ pub(crate) fn finish_handshake(state: &mut ClusterState, temporary: NodeId, head
     vec![Effect::Log(ClusterEvent::HandshakeDone(id)), Effect::ConfigChanged]
 }
 
-/// Updates the address of `id`; a link to the old address is closed.
+/// Updates the address of `id` and closes the link to the old address.
 pub(crate) fn update_address(state: &mut ClusterState, id: NodeId, address: Address) -> Vec<Effect> {
     let Some(ip) = address.ip.filter(|_| id != state.id()) else { return Vec::new() };
     let Some(node) = state.nodes.get_mut(&id).filter(|node| node.address != address) else {
@@ -70,8 +70,8 @@ pub(crate) fn update_address(state: &mut ClusterState, id: NodeId, address: Addr
     close.into_iter().chain([log, Effect::ConfigChanged]).collect()
 }
 
-/// Learns this node's IP address from the socket, bound to `local`, on which a message arrived. The socket of a MEET
-/// (`introduced`) has precedence.
+/// Sets this node's IP address to `local`, the local address of the socket on which a message arrived. The socket of a
+/// MEET (`introduced`) has precedence.
 pub(crate) fn update_my_address(state: &mut ClusterState, local: IpAddr, introduced: bool) -> Vec<Effect> {
     if state.config().announce.ip.is_some() || local.is_unspecified() {
         return Vec::new();
@@ -84,7 +84,7 @@ pub(crate) fn update_my_address(state: &mut ClusterState, local: IpAddr, introdu
     vec![Effect::Log(ClusterEvent::MyAddress(local)), Effect::ConfigChanged]
 }
 
-/// Removes the address of `id`, because the node `found` answers there instead.
+/// Removes the address of `id`, because the node `found` answers at that address.
 pub(crate) fn forget_address(state: &mut ClusterState, id: NodeId, found: NodeId) -> Vec<Effect> {
     state.known_node_mut(id).address = Address::default();
     vec![
@@ -94,12 +94,12 @@ pub(crate) fn forget_address(state: &mut ClusterState, id: NodeId, found: NodeId
     ]
 }
 
-/// Returns the epoch in the packet that no honest node can have reached, if there is one.
+/// Returns an epoch in the packet that no correct node can have reached, if there is one.
 ///
-/// Each failover or slot move increments the epoch by one, so the lead of another node equals the number of these
-/// that this node missed, which is always far below [`MAX_EPOCH_LEAD`]. A forged epoch would stay the highest
-/// forever: the next election would need an epoch beyond what the bus can carry, and no vote would be possible. A
-/// claim epoch above the sender's own `currentEpoch` is impossible as well.
+/// Each failover or slot move increments the epoch by one, so the lead of another node equals the number of failovers
+/// and moves that this node missed, which is always far below [`MAX_EPOCH_LEAD`]. A forged epoch would stay the highest
+/// forever: the next election would need an epoch beyond what the bus can carry, and no vote would be possible. A claim
+/// epoch above the sender's own `currentEpoch` is impossible as well.
 pub(crate) fn find_impossible_epoch(
     state: &ClusterState,
     header: &Header,
@@ -160,8 +160,8 @@ pub(crate) fn add_gossiped_node(
     Some(Effect::ConfigChanged)
 }
 
-/// Updates the address of a failing node from `entry`. The sender of `entry` may reach the node at another address,
-/// because the node has moved.
+/// Updates the address of a failing node from `entry`: if the node has moved, the sender of `entry` may already reach
+/// it at the new address.
 pub(crate) fn update_gossiped_address(state: &mut ClusterState, entry: &GossipEntry) -> Vec<Effect> {
     let down = entry.flags.has(NodeFlags::PFAIL) || entry.flags.has(NodeFlags::FAIL);
     let node = state.node(entry.id);
@@ -173,7 +173,7 @@ pub(crate) fn update_gossiped_address(state: &mut ClusterState, entry: &GossipEn
     }
 }
 
-/// Removes a node from the table, and the references of other nodes to it. Returns its role.
+/// Removes a node and all references to it from the table. Returns the node's role.
 pub(crate) fn remove_node(state: &mut ClusterState, id: NodeId) -> Option<Role> {
     let removed = state.nodes.remove(&id).map(|node| node.role);
     state.slots.release_all(id);
@@ -184,7 +184,8 @@ pub(crate) fn remove_node(state: &mut ClusterState, id: NodeId) -> Option<Role> 
     removed
 }
 
-/// Returns the role according to the flags. The id of a replica's master is only in the replica's own messages.
+/// Returns the role according to the flags. The master of a replica stays unknown until the replica itself announces
+/// it.
 fn announced_role(flags: NodeFlags) -> Role {
     if flags.has(NodeFlags::REPLICA) { Role::Replica(None) } else { Role::Master }
 }

@@ -15,25 +15,25 @@ use crate::wire::{Extension, GossipEntry, GossipSection, Header, MessageFlags, N
 /// Minimum number of random gossip entries per PING. As in Redis, the target is a tenth of the nodes but at least
 /// three.
 const MIN_RANDOM_ENTRIES: usize = 3;
-/// Maximum number of random gossip entries. Redis has no maximum, so its traffic per node grows with the square of the
-/// cluster size; it needs the entries to spread suspicions. Here every message contains all suspicions in addition, and
-/// new ones are sent to all nodes at once.
+/// Maximum number of random gossip entries. Redis has no maximum, because it relies on these entries to spread
+/// suspicions, so its traffic per node grows with the square of the cluster size. Here every message contains all
+/// suspicions in addition, and new suspicions are sent to all nodes at once.
 const MAX_RANDOM_ENTRIES: usize = 10;
 /// Maximum number of gossip entries; the header counts them in 16 bits.
 const MAX_ENTRIES: usize = 1000;
-/// Maximum number of forgotten nodes per message.
+/// Maximum number of forgotten nodes announced in one message.
 const MAX_FORGOTTEN_NODES: usize = 100;
 
 /// The receiver of a gossip section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Receiver {
-    /// The id of the peer; `None` if it is not a known node.
+    /// The id of the receiving node; `None` if it is not a known node.
     pub(crate) id: Option<NodeId>,
-    /// Whether the peer asks how this node sees it.
+    /// Whether the receiver wants to know how this node sees it.
     pub(crate) asks: bool,
 }
 
-/// A header with this node's claim on `slots`. A replica's header carries the claim of its master.
+/// Composes a header with this node's claim on `slots`. A replica's header carries the claim of its master.
 pub(crate) fn compose_header(state: &ClusterState, slots: SlotSet, are_writes_paused: bool) -> Header {
     let me = state.myself();
     let role = if me.is_master() { NodeFlags::MASTER } else { NodeFlags::REPLICA };
@@ -57,9 +57,9 @@ pub(crate) fn compose_header(state: &ClusterState, slots: SlotSet, are_writes_pa
     }
 }
 
-/// Picks random nodes and adds all suspected ones, because suspicions must not wait to be picked. The receiver itself is
-/// included if this node considers it failing or has voted for a replacement, so that it learns about that, and if it
-/// asks, to tell it that neither is the case. The indexes of the nodes must be up to date.
+/// Picks random nodes and adds all suspected ones, because suspicions must spread at once. The receiver itself is
+/// included if this node considers it failing or has voted for its replacement, so that the receiver learns about it,
+/// and also if the receiver asks how this node sees it. The indexes of the nodes must be up to date.
 pub(crate) fn compose_gossip_section(
     state: &ClusterState,
     votes: &Votes,
@@ -88,8 +88,9 @@ pub(crate) fn compose_gossip_section(
     GossipSection { entries, extensions: compose_extensions(state, forgotten, reads) }
 }
 
-/// Picks random positions in the list of gossip candidates, all combinations being equally likely. Floyd's algorithm:
-/// for each of the last n positions, draw one up to it, or take the position itself if the drawn one is taken.
+/// Picks random positions in the list of gossip candidates; all combinations are equally likely. Uses Floyd's
+/// algorithm: for each of the last n positions, draw a position up to it, or use the position itself if the drawn one
+/// is already in the set.
 fn pick_gossip_candidates(
     state: &ClusterState,
     without: Option<usize>,
@@ -102,7 +103,7 @@ fn pick_gossip_candidates(
         let drawn = random.below(last as u64 + 1) as usize;
         places.push(if places.contains(&drawn) { last } else { drawn });
     }
-    // Skips the receiver's position, which was excluded from the draw.
+    // Skip the receiver's position, which was excluded from the draw.
     places.into_iter().map(|place| place + usize::from(without.is_some_and(|out| place >= out))).collect()
 }
 
@@ -141,7 +142,7 @@ fn compose_extensions(state: &ClusterState, forgotten: &ForgetList, reads: Exten
     extensions.extend((tls_port != 0).then_some(Extension::ClientTlsPort(tls_port)));
     extensions.extend((!me.zone.is_empty()).then(|| Extension::Zone(me.zone.clone())));
     extensions.push(Extension::Shard(me.shard));
-    // Rounds down. A receiver forwards the remaining time, so rounding up would keep the node forgotten forever.
+    // Round down, because receivers forward the remaining time; rounding up would keep the node forgotten forever.
     let seconds = |left: Duration| Duration::from_secs(left.as_secs());
     let entries = forgotten.entries(state.now()).map(|(id, left)| (id, seconds(left)));
     for (id, ttl) in entries.filter(|(_, ttl)| !ttl.is_zero()).take(MAX_FORGOTTEN_NODES) {

@@ -1,4 +1,4 @@
-//! A cluster node from the view of this node: addresses, health, role and link.
+//! A cluster node as seen by the local node: addresses, health, role and link.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use crate::event::SuspicionCause;
 use crate::node_index::IndexEntry;
 use crate::wire::{Header, MessageFlags, NodeFlags};
 
-/// Whether a replica at this offset has any data. Clients cannot use an empty replica, so CLUSTER SLOTS omits it; the
-/// topology is republished when this changes.
+/// Whether a replica with this offset has any data. CLUSTER SLOTS omits empty replicas, because clients cannot use
+/// them, so the topology must be republished when this changes.
 pub(crate) fn has_data(offset: ReplOffset) -> bool {
     offset > ReplOffset(0)
 }
 
-/// A known node. The machine keeps one entry per node, including itself.
+/// A known node. The table of nodes has one entry per node, including this node itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Forty hexadecimal characters; a random temporary id during a handshake.
+    /// The node id; a random temporary id during a handshake.
     pub id: NodeId,
     /// The address that other nodes connect to.
     pub address: Address,
@@ -36,7 +36,7 @@ pub struct Node {
     pub hostname: String,
     /// The human-readable name; may be empty.
     pub human_name: String,
-    /// Announced client addresses that differ from those for other nodes.
+    /// The addresses announced to clients, where they differ from those for other nodes.
     pub client_endpoint: ClientEndpoint,
     /// The availability zone, by which clients can prefer near nodes; may be empty.
     pub zone: String,
@@ -46,15 +46,16 @@ pub struct Node {
     pub extensions: Extensions,
     /// The epoch of the node's last slot claim. Replicas do not claim slots.
     pub config_epoch: Epoch,
-    /// The replication offset in the last header of the node: written by a master, applied by a replica.
+    /// The replication offset in the last header of the node: the end of the stream that a master has written or a
+    /// replica has applied.
     pub offset: ReplOffset,
-    /// State of the outbound link from this node to the node.
+    /// State of the outbound link to the node.
     pub link: LinkState,
     /// Times of the last messages from and to the node.
     pub contact: Contact,
-    /// Whether the node declared itself FAIL because it restarted with less data than its replicas.
+    /// Whether the node declared itself FAIL, because it restarted with less data than its replicas.
     pub(crate) declared_fail: bool,
-    /// The values that the indexes of [`Nodes`](crate::nodes::Nodes) currently hold for this node.
+    /// The values of this node that the indexes of [`Nodes`](crate::nodes::Nodes) currently contain.
     pub(crate) indexed: IndexEntry,
 }
 
@@ -63,9 +64,9 @@ pub struct Node {
 pub struct Address {
     /// `None` while the IP address is unknown.
     pub ip: Option<IpAddr>,
-    /// The plaintext client port; with `tls-cluster` the TLS port.
+    /// The plaintext client port or, with `tls-cluster`, the TLS port.
     pub port: u16,
-    /// The secondary client port (usually TLS), or 0.
+    /// The client port of the other kind (usually TLS); 0 if there is none.
     pub other_port: u16,
     /// The port on which the node accepts links from other nodes.
     pub bus_port: u16,
@@ -74,13 +75,13 @@ pub struct Address {
 /// The replication role of a node, as the node announces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Serves slots, or can be assigned some.
+    /// The node serves slots, or slots can be assigned to it.
     Master,
-    /// Replicates this master; `None` while the master is unknown.
+    /// The node replicates this master; `None` while the master is unknown.
     Replica(Option<NodeId>),
 }
 
-/// How this node judges the health of a node.
+/// The health of a node as this node judges it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeHealth {
     /// The node answers PINGs, or has not been silent for long enough to be suspected.
@@ -89,7 +90,7 @@ pub enum NodeHealth {
     Suspected {
         /// When the suspicion began, on the clock of this node.
         since: Instant,
-        /// The rule that raised the suspicion.
+        /// The rule by which the node became suspected.
         cause: SuspicionCause,
     },
     /// FAIL: a majority of the masters agrees that the node is down.
@@ -152,15 +153,15 @@ impl LinkState {
 /// When messages were exchanged with a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Contact {
-    /// When the oldest unanswered PING was sent. A reconnect does not reset it.
+    /// When the oldest unanswered PING was sent; `None` if all were answered. A reconnect does not reset it.
     pub ping_sent: Option<Instant>,
     /// When the last PONG arrived, for CLUSTER NODES and gossip entries.
     pub pong_received: Option<Instant>,
     /// When the last message arrived, on any link.
     pub last_message: Option<Instant>,
-    /// When to send the next PING, unless one is unanswered.
+    /// When to send the next PING, unless a PING is unanswered.
     pub ping_due: Option<Instant>,
-    /// Since when all connection attempts have been refused.
+    /// When the current series of refused connection attempts began; `None` if the last attempt was not refused.
     pub refused_since: Option<Instant>,
     /// Whether a link to the node has worked since this process started.
     pub ever_connected: bool,
@@ -171,7 +172,7 @@ pub struct Contact {
 }
 
 impl Contact {
-    /// Excludes a pause of this process from the timeouts.
+    /// Shifts the times by the duration of a pause of this process, so that the pause does not count for the timeouts.
     pub(crate) fn exclude_pause(&mut self, gap: Duration) {
         for time in
             [&mut self.ping_sent, &mut self.last_message, &mut self.refused_since].into_iter().flatten()
@@ -182,7 +183,7 @@ impl Contact {
 }
 
 impl Node {
-    /// Creates a healthy master with default attributes.
+    /// Creates the entry of a healthy master with default attributes.
     #[must_use]
     pub(crate) fn new(id: NodeId, address: Address, now: Instant) -> Self {
         Self {
@@ -260,7 +261,7 @@ impl Node {
             | NodeFlags::when(self.extensions != Extensions::None, NodeFlags::EXTENSIONS)
     }
 
-    /// Updates the node from its own header, except for the role.
+    /// Updates all attributes except the role from the node's own header.
     pub(crate) fn update_from(&mut self, header: &Header) {
         self.no_failover = header.flags.has(NodeFlags::NO_FAILOVER);
         self.extensions = self.extensions.max(Extensions::supported_by(header));
@@ -268,16 +269,16 @@ impl Node {
         self.config_epoch = self.config_epoch.max(header.own_epoch());
     }
 
-    /// Returns whether this entry is newer than `header`: the header was sent before the sender's last known claim. A
-    /// node never claims under an epoch above its `currentEpoch`, not even after a power failure. Packets on the two
-    /// links between a pair of nodes can overtake each other.
+    /// Returns whether this entry is newer than `header`: the header was sent before the claim that this entry
+    /// contains. Headers can arrive out of order, because each pair of nodes has two links. A node never claims slots
+    /// under an epoch above its `currentEpoch`, not even after a power failure.
     pub(crate) fn is_newer_than(&self, header: &Header) -> bool {
         header.current_epoch < self.config_epoch
     }
 }
 
-/// The PING extensions that a node understands. The level only rises, because not every message shows what its sender
-/// understands.
+/// The PING extensions that a node understands. The level never decreases, because not every message shows which
+/// extensions its sender understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Extensions {
     None,
@@ -300,7 +301,7 @@ impl Extensions {
 }
 
 impl Address {
-    /// The address announced in `header`, with `peer`, the remote address of the link, as the fallback.
+    /// Returns the address announced in `header`. If it has no IP address, uses `peer`, the remote address of the link.
     #[must_use]
     pub(crate) fn announced(header: &Header, peer: Option<IpAddr>) -> Self {
         Self {

@@ -1,15 +1,15 @@
-//! What the indexes of [`Nodes`](crate::nodes::Nodes) hold for one node.
+//! The values of one node in the indexes of [`Nodes`](crate::nodes::Nodes).
 
 use clock::Instant;
 use slot_routing::NodeId;
 
-/// The values of a node that the indexes depend on.
+/// The attributes of a node on which the indexes depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct IndexedState {
     pub(crate) due: Option<Instant>,
     pub(crate) is_gossip_candidate: bool,
     pub(crate) is_suspected: bool,
-    /// When the node became FAIL, if it is a master with slots.
+    /// When the node became FAIL; `None` unless it is a FAIL master with slots.
     pub(crate) failed_voter: Option<Instant>,
     pub(crate) eligible_replica_of: Option<NodeId>,
     pub(crate) is_reachable: bool,

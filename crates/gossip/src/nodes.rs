@@ -1,9 +1,9 @@
 //! The table of known nodes with its indexes.
 //!
-//! In a cluster of a thousand nodes, a node processes hundreds of messages per second. Each one needs the next timer,
-//! the number of reachable masters and a choice of nodes to gossip about, so these must not require a scan of all
-//! nodes. All mutable access to a node records its id, and [`Nodes::update_indexes`] updates the indexes for these nodes
-//! only: timers, counters and sets.
+//! In a cluster of a thousand nodes, a node processes hundreds of messages per second. Each message needs the next
+//! timer, the number of reachable masters and a choice of nodes to gossip about, so these must not require a scan of
+//! all nodes. All mutable access to a node records the node's id, and [`Nodes::update_indexes`] updates the timers,
+//! counters and sets for the recorded nodes only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -15,7 +15,7 @@ use crate::node::Node;
 use crate::node_index::{IndexEntry, IndexedState};
 
 /// Maximum number of known nodes, including those in handshake: ten times the size that the protocol is designed for.
-/// Limits the memory that a hostile peer can use up.
+/// It limits the memory that a hostile peer can use up.
 pub(crate) const MAX_NODES: usize = 10_000;
 
 /// All known nodes by id, including this node and those in handshake.
@@ -28,15 +28,15 @@ pub(crate) struct Nodes {
     timers: BTreeSet<(Instant, NodeId)>,
     /// Nodes from which gossip entries are picked at random, in no particular order.
     gossip_candidates: Vec<NodeId>,
-    /// PFAIL nodes, which every message reports.
+    /// PFAIL nodes. Every message reports all of them.
     suspects: BTreeSet<NodeId>,
     /// FAIL masters with slots, sorted by id.
     failed_voters: BTreeSet<NodeId>,
     /// Number of replicas per master that could take over.
     eligible_replicas: BTreeMap<NodeId, usize>,
-    /// Whether any index except the timers has changed since the last check.
+    /// Whether any index other than `timers` has changed since the last check.
     changed: bool,
-    /// Numbers of other masters with slots that are reachable, and that confirm that this node may serve.
+    /// Number of other masters with slots that are reachable.
     reachable: usize,
     confirming: usize,
 }
@@ -83,14 +83,14 @@ impl Nodes {
         self.by_id.remove(id)
     }
 
-    /// Marks all nodes as changed, after a change that affects every node.
+    /// Marks all nodes as changed. Called after a change that affects every node.
     pub(crate) fn touch_all(&mut self) {
         self.touched.clear();
         self.touched.extend(self.by_id.keys());
         self.changed = true;
     }
 
-    /// Marks nodes as changed because of a change outside of the table.
+    /// Marks these nodes as changed because of a change outside of the table.
     pub(crate) fn touch(&mut self, ids: impl Iterator<Item = NodeId>) {
         self.touched.extend(ids);
     }
@@ -107,16 +107,16 @@ impl Nodes {
                 self.update_entry(id, state);
             }
         }
-        // Keeps the vector to reuse its allocation.
+        // Put the vector back to reuse its allocation.
         self.touched = touched;
     }
 
-    /// Returns whether any index except the timers has changed since the last call of this function.
+    /// Returns whether any index other than the timers has changed since the last call.
     pub(crate) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 
-    /// Replaces the node's previous values in the indexes by `now`.
+    /// Replaces the node's previous values in the indexes by the current ones.
     fn update_entry(&mut self, id: NodeId, now: IndexedState) {
         let Some(node) = self.by_id.get_mut(&id) else { return };
         let IndexEntry { state: before, gossip_index: place } = node.indexed;
@@ -190,7 +190,7 @@ impl Nodes {
         self.failed_voters.iter().map(|id| &self.by_id[id])
     }
 
-    /// Whether a replica could take over from `master`.
+    /// Whether any replica could take over from `master`.
     pub(crate) fn has_eligible_replica(&self, master: NodeId) -> bool {
         self.eligible_replicas.contains_key(&master)
     }
@@ -207,7 +207,7 @@ impl Nodes {
 }
 
 impl Nodes {
-    /// Checks that the incrementally updated indexes equal freshly computed ones.
+    /// Checks that the incrementally updated indexes equal indexes computed from scratch.
     #[cfg(test)]
     pub(crate) fn assert_consistent(&self, state_of: impl Fn(&Node) -> IndexedState) {
         let all = self.by_id.values().map(|node| (node.id, state_of(node), node.indexed.state));

@@ -38,7 +38,7 @@ pub struct NodesConfError {
     pub reason: String,
 }
 
-/// The parsed file, from which the node is restored.
+/// The content of `nodes.conf`, from which a node is restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SavedConfig {
     pub(crate) me: NodeId,
@@ -61,7 +61,7 @@ impl SavedConfig {
         }
     }
 
-    /// The state of a node that starts with this configuration.
+    /// Returns the state of a node that starts with this content of `nodes.conf`.
     pub(crate) fn into_state(self, config: ClusterConfig) -> ClusterState {
         let nodes = Nodes::from(self.nodes);
         ClusterState::new(config, self.me, nodes, self.slots, self.marks, self.current_epoch)
@@ -138,7 +138,8 @@ pub(crate) fn parse(text: &str) -> Result<SavedConfig, NodesConfError> {
 struct Reader {
     saved: SavedConfig,
     me: Option<NodeId>,
-    /// The master of each replica, resolved at the end because its line may follow.
+    /// Each replica with its master. Resolved at the end, because the line of the master may follow that of the
+    /// replica.
     masters: Vec<(NodeId, NodeId)>,
 }
 
@@ -164,8 +165,8 @@ impl Reader {
             self.masters.push((id, parse_id(master)?));
         }
         let epoch = parse_epoch(epoch)?;
-        // A replica's line has its master's epoch. Keeping it as the replica's own would hide a later promotion of the
-        // replica under a lower epoch.
+        // A replica's line contains its master's epoch. If the replica kept this epoch as its own, a later promotion of
+        // the replica under a lower epoch would be ignored.
         node.config_epoch = if node.is_master() { epoch } else { Epoch(0) };
         self.saved.nodes.insert(id, node);
         slots.iter().try_for_each(|word| self.slot_word(id, word))
@@ -177,7 +178,7 @@ impl Reader {
             match *name {
                 "currentEpoch" => self.saved.current_epoch = parse_epoch(value)?,
                 "lastVoteEpoch" => self.saved.last_vote_epoch = parse_epoch(value)?,
-                // As in Redis, variables of newer versions are ignored.
+                // As in Redis, ignore variables of newer versions.
                 _ => {}
             }
         }
@@ -193,7 +194,7 @@ impl Reader {
             }
             "master" => node.role = Role::Master,
             "slave" => node.role = Role::Replica(None),
-            // PFAIL is transient and not restored; FAIL persists.
+            // PFAIL is transient and is not restored, unlike FAIL.
             "fail?" | "noaddr" | "noflags" => {}
             "fail" => node.health = NodeHealth::Failed { since: Instant::ORIGIN },
             "handshake" => node.handshake = Some(Handshake { since: Instant::ORIGIN, meet: false }),
@@ -203,7 +204,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Parses `n`, `n-m`, `[n->-id]` or `[n-<-id]`.
+    /// Parses a slot `n`, a range `n-m`, or a mark `[n->-id]` or `[n-<-id]`.
     fn slot_word(&mut self, id: NodeId, word: &str) -> Result<(), String> {
         if let Some(moving) = word.strip_prefix('[') {
             let moving = moving.strip_suffix(']').ok_or_else(|| format!("'{word}' is not a slot"))?;
@@ -244,7 +245,8 @@ impl Reader {
         self.drop_handshakes()
     }
 
-    /// Drops nodes in handshake, which will be met again. Their ids are temporary, so nothing else may refer to them.
+    /// Drops the nodes in handshake, which will be met again. Their ids are temporary, so no other line may refer to
+    /// them.
     fn drop_handshakes(&mut self) -> Result<(), String> {
         let saved = &mut self.saved;
         let masters = saved.nodes.values().filter_map(Node::master);

@@ -1,4 +1,5 @@
-//! What one step of the machine produces: actions, the need to save and publish, and records of failovers.
+//! Collects the output of one step of the state machine: actions, pending writes and publications, and timeline
+//! entries.
 
 use clock::Millis;
 use slot_routing::{Epoch, NodeId, Slot, SlotSet, Topology};
@@ -11,7 +12,7 @@ use crate::stats::MessageStats;
 use crate::timeline::{FailoverTimeline, TimelineEntry};
 use crate::wire::Packet;
 
-/// Collects the output of a step.
+/// The output of a step while it is being processed.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     actions: Vec<ClusterAction>,
@@ -24,16 +25,16 @@ pub(crate) struct Outbox {
     claimed_slots: Option<(NodeId, u64, SlotSet)>,
 }
 
-/// Work left over for the end of the step.
+/// Work that is postponed to the end of the step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct PendingWork {
     save: Save,
-    /// The published topology may be outdated.
+    /// Whether the published topology may be outdated.
     publish: bool,
-    /// Resume writes, after the topology with the new slot owners is published.
+    /// Whether to resume writes after the topology with the new slot owners has been published.
     resume: bool,
-    /// Slot changes to write into the replication stream after publishing, so that a snapshot taken in between includes
-    /// them as well.
+    /// Slot changes to write into the replication stream after the topology has been published, so that a snapshot
+    /// taken in between includes the changes as well.
     tell_replicas: Vec<(Slot, SlotChange)>,
 }
 
@@ -45,13 +46,13 @@ pub(crate) enum Save {
     No,
     /// The file is outdated, but other nodes would gossip the changes again after a crash.
     Later,
-    /// The file must be durable before the packets of this step leave.
+    /// The file must be durable before the packets of this step are sent.
     BeforeSending,
-    /// The file must be durable before any further packet leaves, because every header carries the new claim.
+    /// The file must be durable before any further packet is sent, because every header carries the new claim.
     BeforeClaiming,
 }
 
-/// Whether the claim in the headers of this node is durable.
+/// Whether the claim in this node's headers is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum ClaimDurability {
     #[default]
@@ -95,13 +96,13 @@ impl Outbox {
         self.pending.tell_replicas.push((slot, change));
     }
 
-    /// Notes that all claims are durable.
+    /// Records that all claims are durable.
     pub(crate) fn on_persisted(&mut self) {
         self.claim = ClaimDurability::Durable;
     }
 
-    /// The slots of `claimant` for a header. The set is cached because headers are frequent and the slot table rarely
-    /// changes.
+    /// Returns the slots of `claimant` for a header. The set is cached, because headers are frequent and the slot table
+    /// rarely changes.
     pub(crate) fn claimed_slots(&mut self, state: &ClusterState, claimant: NodeId) -> SlotSet {
         let version = state.slots.version();
         match &self.claimed_slots {
@@ -193,7 +194,8 @@ mod tests {
     #[test]
     fn vote_waits_for_its_own_save_and_a_claim_holds_back_all_packets() {
         let (cluster, mut outbox) = (TestCluster::new(3, &[]), Outbox::default());
-        // the pending save, whether packets of this step wait for it, whether packets of the next step wait as well
+        // Columns: the pending save, whether packets of this step wait for it, whether packets of the next step wait as
+        // well
         for (save, now, next) in [
             (Save::No, false, false),
             (Save::Later, false, false),

@@ -1,4 +1,4 @@
-//! Answers an outdated slot claim with UPDATE, so that a node that was away learns about the owner.
+//! Answers an outdated slot claim with UPDATE, which informs its sender about the actual owner.
 
 use slot_routing::{NodeId, Slot};
 

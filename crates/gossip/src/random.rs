@@ -1,4 +1,4 @@
-//! The random numbers of the machine, drawn from the generator that the driver passes in.
+//! The source of random numbers for the state machine: a generator that the caller passes in.
 
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;

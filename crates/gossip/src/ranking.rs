@@ -9,7 +9,7 @@ use crate::node::{Node, has_data};
 use crate::state::ClusterState;
 use crate::timeline::{Candidate, Ineligibility, TimelineEntry};
 
-/// Ranks the replicas of `master`, as far as this node knows them, and returns the result for the timeline.
+/// Ranks the known replicas of `master`. Returns the effect that records the ranking in the timeline.
 pub(crate) fn rank_candidates(state: &ClusterState, master: NodeId) -> Option<Effect> {
     let declared_fail = state.node(master)?.declared_fail;
     let replicas = state.nodes().filter(|node| node.master() == Some(master));

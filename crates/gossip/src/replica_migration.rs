@@ -1,10 +1,10 @@
 //! Replica migration: a replica of a master with several replicas moves to a master that has none left.
 //!
 //! An orphan is a master with slots that once had a replica (or took over from a master that had one) and now has no
-//! working replica. After five seconds, during which a failover may still restore its own replicas, one replica moves
-//! to it. Only the replica with the smallest id among the masters with the most working replicas moves, only if its
-//! master keeps at least `cluster-migration-barrier` replicas, and only while the cluster state is `ok`. Rules and
-//! delay are those of Redis (`cluster-allow-replica-migration`).
+//! working replica. After five seconds, during which a failover may still restore the orphan's own replicas, one
+//! replica moves to the orphan. Only the replica with the smallest id among the masters with the most working replicas
+//! moves, only if its master retains at least `cluster-migration-barrier` replicas, and only while the cluster state is
+//! `ok`. Rules and delay are those of Redis (`cluster-allow-replica-migration`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,33 +15,33 @@ use slot_routing::NodeId;
 use crate::node::{Node, Role};
 use crate::state::ClusterState;
 
-/// How long a master must be an orphan (Redis: `CLUSTER_SLAVE_MIGRATION_DELAY`).
+/// How long a master must be an orphan before a replica moves to it (Redis: `CLUSTER_SLAVE_MIGRATION_DELAY`).
 const DELAY: Duration = Duration::from_secs(5);
-/// Interval of the search for orphans: the interval of the Redis cron.
+/// Interval of the search for orphans (as in Redis, the interval of its cron).
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// The masters without working replicas, and when this replica moves to one of them.
+/// Tracks the masters without working replicas, and decides when this replica moves to one of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ReplicaMigration {
     /// Masters that should have replicas (Redis: flag `MIGRATE_TO`).
     should_have_replicas: BTreeSet<NodeId>,
-    /// Masters of `should_have_replicas` without a working replica, with the time when this began.
+    /// Masters of `should_have_replicas` that have no working replica, with the time since when they have none.
     orphans: BTreeMap<NodeId, Instant>,
     next_check: Instant,
 }
 
 impl ReplicaMigration {
-    /// Finds the masters with replicas in `state`, as restored from `nodes.conf`.
+    /// Creates the tracker for the state restored from `nodes.conf`.
     pub(crate) fn new(state: &ClusterState) -> Self {
         Self { should_have_replicas: state.nodes().filter_map(Node::master).collect(), ..Self::default() }
     }
 
-    /// Updates the masters that should have replicas after the role of `id` has changed from `before`.
+    /// Updates the set of masters that should have replicas after the role of `id` has changed from `before`.
     pub(crate) fn on_role_change(&mut self, state: &ClusterState, id: NodeId, before: Role) {
         let Some(after) = state.node(id).map(|node| node.role) else { return };
         self.on_replica_left(state, before);
         match after {
-            // A promoted replica takes over the entry of its master, because it should have replicas as well.
+            // A promoted replica replaces its master in the set, because it should have replicas as well.
             Role::Master if before != Role::Master => {
                 self.should_have_replicas.insert(id);
             }
@@ -53,8 +53,8 @@ impl ReplicaMigration {
         }
     }
 
-    /// Handles a node with `role` leaving its master. A master whose last replica was removed on purpose is not an
-    /// orphan.
+    /// Handles the departure of a node with `role` from its master. A master whose last replica was moved on purpose is
+    /// not an orphan.
     fn on_replica_left(&mut self, state: &ClusterState, role: Role) {
         let Role::Replica(Some(master)) = role else { return };
         if !state.nodes().any(|node| node.master() == Some(master)) {
@@ -69,7 +69,7 @@ impl ReplicaMigration {
         self.on_replica_left(state, role);
     }
 
-    /// Returns the orphan that this replica must move to, if it is the one to move.
+    /// Returns the orphan that this replica must move to now, if any.
     pub(crate) fn step(&mut self, state: &ClusterState) -> Option<NodeId> {
         let Some(master) = state.myself().master() else {
             self.orphans.clear();
@@ -113,7 +113,8 @@ impl ReplicaMigration {
         (ready && spare && *first == state.id() && !state.myself().no_failover).then_some(orphan)
     }
 
-    /// Returns when the next orphan has waited long enough. Orphans whose time has passed were left to other replicas.
+    /// Returns when the next orphan has waited long enough. Skips orphans whose time has passed, because other replicas
+    /// move to them.
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         self.orphans.values().map(|since| *since + DELAY).filter(|at| *at > now).min()
     }
@@ -135,7 +136,8 @@ mod tests {
     use super::*;
     use crate::test_state::{TestCluster, id};
 
-    /// This node, 0, and node 4 are replicas of master 1; node 5 is the only replica of master 2.
+    /// A cluster in which this node (0) and node 4 are replicas of master 1, and node 5 is the only replica of master
+    /// 2.
     fn cluster() -> (TestCluster, ReplicaMigration) {
         let mut cluster = TestCluster::new(4, &[(4, 1), (5, 2)]);
         cluster.become_replica_of(1);
@@ -144,7 +146,7 @@ mod tests {
         (cluster, part)
     }
 
-    /// The orphan to move to, after the delay.
+    /// Lets the delay pass and returns the orphan to move to.
     fn after_delay(cluster: &mut TestCluster, part: &mut ReplicaMigration) -> Option<NodeId> {
         assert_eq!(part.step(&cluster.state), None);
         cluster.pass(DELAY);
@@ -191,7 +193,7 @@ mod tests {
         cluster.node(5).role = Role::Replica(Some(id(3)));
         part.on_role_change(&cluster.state, id(5), Role::Replica(Some(id(2))));
         assert_eq!(after_delay(&mut cluster, &mut part), None);
-        // Master 3 has got a replica, so it becomes an orphan when that replica fails.
+        // Master 3 has a replica now, so it becomes an orphan when that replica fails.
         cluster.fail(5);
         cluster.pass(PERIOD);
         assert_eq!(after_delay(&mut cluster, &mut part), Some(id(3)));

@@ -1,4 +1,4 @@
-//! The master that this node replicates from, and what the driver is told about it.
+//! The master that this node replicates from, as last reported to the driver.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::contract::ClusterAction;
 use crate::effect::Effect;
 use crate::state::ClusterState;
 
-/// The master that the driver was last told to replicate from.
+/// The master that the driver was last instructed to replicate from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ReplicationTarget {
     target: Option<Target>,
@@ -27,17 +27,17 @@ struct Target {
 enum DataOrigin {
     #[default]
     OwnShard,
-    /// The data belongs to another shard, and the driver has not been told yet.
+    /// The data belongs to another shard, which has not been reported to the driver yet.
     OtherShard,
 }
 
 impl ReplicationTarget {
-    /// Notes that this node moved to another shard and kept its data.
+    /// Records that this node moved to another shard with its old data.
     pub(crate) fn on_shard_change(&mut self) {
         self.data = DataOrigin::OtherShard;
     }
 
-    /// Tells the driver which master to replicate from, if that has changed.
+    /// Instructs the driver to replicate from another master if the master or its address has changed.
     pub(crate) fn update(&mut self, state: &ClusterState) -> Option<Effect> {
         let me = state.myself();
         if me.is_master() {

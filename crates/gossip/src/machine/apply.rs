@@ -1,4 +1,4 @@
-//! Carries out what the parts have decided.
+//! Applies the effects that the components of the state machine return.
 
 use super::Gossip;
 use crate::contract::ClusterAction;
@@ -72,8 +72,8 @@ impl Gossip {
         if let Some(epoch) = self.bump_epoch() {
             self.out.log(ClusterEvent::ImportedEpoch(epoch));
         }
-        // The old owner gives the slot away when it sees the claim, so a claim lost in a power failure would leave the
-        // slot unassigned.
+        // The old owner gives the slot away when it sees the claim. If a power failure then erased the claim, the slot
+        // would have no owner.
         self.out.save(Save::BeforeClaiming);
         self.broadcast_pong();
     }

@@ -29,7 +29,7 @@ impl Gossip {
             OperatorCommand::AddSlots(slots) => add_slots(state, &slots),
             OperatorCommand::DelSlots(slots) => delete_slots(state, &slots),
             OperatorCommand::FlushSlots { holds_keys } => flush_slots(state, holds_keys),
-            // This master may be replaced by a replica that has not received the change.
+            // A replica that has not received the change may replace this master.
             OperatorCommand::SetSlot { .. } if self.self_fail.is_open() => Err(OperatorError::NoReplicas),
             OperatorCommand::SetSlot { slot, change, keys_in_slot, timeout } => {
                 let confirm = ReplicaConfirmation { token, timeout };
@@ -61,7 +61,7 @@ impl Gossip {
         self.apply([Effect::Reply { token, result }]);
     }
 
-    /// Turns a replica into an empty master with a shard of its own. Does nothing on a master.
+    /// Makes a replica an empty master in a new shard of its own. Does nothing on a master.
     fn detach(&mut self) -> Vec<Effect> {
         if self.state.myself().is_master() {
             return Vec::new();
@@ -74,14 +74,14 @@ impl Gossip {
         self.end_failover();
         // The migrations belong to the former shard.
         self.state.marks.clear();
-        // Tells the other nodes at once that the master has lost this replica.
+        // Inform the other nodes at once that the master has lost this replica.
         vec![Effect::BroadcastPong, Effect::ConfigChanged]
     }
 
     fn forget_by_name(&mut self, name: &str) -> Decision {
         let id = parse_name(name).ok_or_else(|| OperatorError::unknown(name))?;
         if self.state.node(id).is_none() && self.forgotten.contains(id, self.state.now()) {
-            // Another node has already gossiped the FORGET to this node.
+            // Another node has already forwarded the FORGET to this node.
             return Ok(Vec::new());
         }
         let id = self.state.find_node(name)?;
@@ -105,7 +105,7 @@ impl Gossip {
             self.set_role(self.state.id(), Role::Master);
             self.out.push(ClusterAction::DropEverything);
         }
-        // The node leaves its shard.
+        // Leave the shard: a reset node starts a new one.
         let shard = self.random.node_id();
         self.state.myself_mut().shard = shard;
         self.end_failover();

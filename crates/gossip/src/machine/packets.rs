@@ -16,8 +16,8 @@ use crate::wire::{
 };
 
 impl Gossip {
-    /// Sends the first message on a new link: MEET after CLUSTER MEET, otherwise PING. Repeats what the node may have
-    /// missed.
+    /// Sends the first message on a new link (MEET after CLUSTER MEET, otherwise PING) and repeats messages that the
+    /// node may have missed.
     pub(super) fn on_connected(&mut self, link: LinkId) {
         let Some(id) = self.links.on_connected(&mut self.state, link) else { return };
         let introduced = self.state.nodes[&id].handshake.is_some_and(|handshake| handshake.meet);
@@ -33,7 +33,7 @@ impl Gossip {
     pub(super) fn on_packet(&mut self, link: LinkId, packet: Packet) {
         let Packet { header, body } = packet;
         if !self.links.on_packet(link, self.state.now()) {
-            // The link was closed while the packet was queued.
+            // The driver received the packet before the link was closed.
             return;
         }
         self.out.stats_mut().count_received(&body);
@@ -99,7 +99,7 @@ impl Gossip {
                 membership::start_handshake(&mut self.state, address, false, &mut self.random);
             }
         }
-        // A master that does not serve may be asking whether it was replaced.
+        // A master that does not serve may want to know whether it was replaced.
         let asks = !header.serving && self.state.is_voter(sender);
         self.send_gossip_over(link, Receiver { id: known.then_some(sender), asks }, GossipKind::Pong);
         if known {
@@ -133,12 +133,12 @@ impl Gossip {
         }
     }
 
-    /// Handles the PONG that completes the handshake of the temporary id. Returns whether the sender is now a known
-    /// node on this link.
+    /// Handles the PONG that completes the handshake with the node that has the id `temporary`. Returns whether the
+    /// sender is now a known node on this link.
     fn finish_handshake(&mut self, link: LinkId, temporary: NodeId, header: &Header) -> bool {
         let sender = header.sender;
         if self.state.node(sender).is_some() {
-            // The node at the address is already known, possibly from another address, or is this node itself.
+            // The node at the address is already known under another address, or is this node itself.
             self.remove_node(temporary);
             self.update_address(link, header);
             return false;
@@ -150,11 +150,11 @@ impl Gossip {
         true
     }
 
-    /// The node `found` answers at the address of `expected`, which has moved or is gone.
+    /// Handles a PONG of the node `found` from the address of `expected`, which has moved or no longer exists.
     fn on_mismatched_sender(&mut self, expected: NodeId, found: NodeId) {
         let effects = membership::forget_address(&mut self.state, expected, found);
         self.apply(effects);
-        // A node that holds a link to this node has merely moved.
+        // A node with an open link to this node has merely changed its address.
         if !self.links.is_held_by(expected) {
             let effects = self.failure_detector.on_replaced(&mut self.state, expected, &mut self.random);
             self.apply(effects);
@@ -198,8 +198,8 @@ impl Gossip {
         self.apply(effects);
     }
 
-    /// Adds an unknown node. For a known node, the sender's view of its health is a failure report if the sender
-    /// `counts`, because it is a master with slots.
+    /// Processes a gossip entry. Adds an unknown node. For a known node, the health in the entry is a failure report if
+    /// `counts` is set, because the sender is a master with slots.
     fn process_entry(&mut self, sender: NodeId, counts: bool, entry: &GossipEntry) {
         let (id, state) = (entry.id, &mut self.state);
         if state.node(id).is_none() {

@@ -1,4 +1,4 @@
-//! Changes of roles, slot owners and members, which concern several parts.
+//! Changes of roles, slot owners and members that concern several components of the state machine.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::wire::{ConfigUpdate, Header};
 use crate::{claims, membership};
 
 impl Gossip {
-    /// Sets the role of `id` and updates everything that depends on it.
+    /// Sets the role of `id` and updates everything that depends on the role.
     pub(super) fn set_role(&mut self, id: NodeId, role: Role) {
         let Some(before) = self.state.set_role(id, role) else { return };
         self.migration.on_role_change(&self.state, id, before);
         if before == Role::Master {
-            // Replicas own no slots, and the vote for a successor is settled.
+            // Replicas own no slots. A vote for a successor of this master is no longer needed.
             self.state.slots.release_all(id);
             self.votes.on_replaced(id);
             if let Role::Replica(Some(master)) = role
@@ -35,12 +35,12 @@ impl Gossip {
         self.apply([Effect::ConfigChanged]);
     }
 
-    /// Makes this node a replica of `master` and tells all nodes.
+    /// Makes this node a replica of `master` and informs all nodes.
     pub(super) fn become_replica_of(&mut self, master: NodeId) {
-        // Within a shard the migrations continue, because this node may become the master again.
+        // Within a shard the marks of migrating slots stay, because this node may become the master again.
         if !self.state.are_in_same_shard(self.state.id(), master) {
             self.state.marks.clear();
-            // Offsets are comparable only within one history, as is the time of the last contact. As in Valkey they are
+            // Neither offsets nor the time of the last contact are comparable between histories. As in Valkey both are
             // reset; otherwise a larger offset from the old shard would win an election against replicas that have the
             // data of the new one.
             self.state.set_replication(ReplicationStatus::default());
@@ -48,18 +48,18 @@ impl Gossip {
         }
         self.set_role(self.state.id(), Role::Replica(Some(master)));
         self.end_failover();
-        // Masters refuse to vote for a replica that they still take for a master, so the role change spreads at once.
+        // Masters refuse to vote for a replica that they still consider a master, so announce the role change at once.
         self.broadcast_pong();
     }
 
-    /// Ends the manual failover on either side, and the candidacy, whatever their results.
+    /// Ends this node's manual failover and candidacy, whatever their results.
     pub(super) fn end_failover(&mut self) {
         let effect = self.manual_failover.end();
         self.apply(effect);
         self.election.abandon();
     }
 
-    /// Follows the master's own master if the master has become a replica.
+    /// If this node's master has become a replica, makes this node a replica of that replica's master.
     pub(super) fn follow_chains(&mut self) {
         let state = &self.state;
         let Some(master) = state.myself().master() else { return };
@@ -90,7 +90,7 @@ impl Gossip {
         self.broadcast_pong();
     }
 
-    /// Processes the claim in a header, which is the sender's or, if the sender is a replica, its master's.
+    /// Processes the claim in a header: that of the sender or, if the sender is a replica, that of its master.
     pub(super) fn process_claim(&mut self, header: &Header) {
         let sender = header.sender;
         if let Some(update) = claims::find_promotion(&self.state, header) {
@@ -104,7 +104,7 @@ impl Gossip {
                 claims::apply_claim(&mut self.state, sender, header.config_epoch, &header.slots, stream);
             self.apply(effects);
         }
-        // A master that may be replaced by a replica takes no slots: the replica would not know of them.
+        // A master that a replica may replace must take no slots, because that replica would not know about them.
         let may_take = !self.state.marks.importing().is_empty() && !self.self_fail.is_open();
         if may_take && self.state.nodes[&sender].is_master() {
             let is_pending = |slot| self.set_slots.is_pending(slot);
@@ -119,7 +119,7 @@ impl Gossip {
         self.apply(effects);
     }
 
-    /// Handles an UPDATE about a claim that this node has missed.
+    /// Handles an UPDATE message about a claim that this node has missed.
     pub(super) fn on_update(&mut self, update: &ConfigUpdate) {
         if !claims::is_newer_claim(&self.state, update) {
             return;
@@ -133,7 +133,7 @@ impl Gossip {
         self.apply(effects);
     }
 
-    /// Takes an epoch above all known ones; returns `None` if this node already has the highest.
+    /// Takes an epoch above all known ones. Returns `None` if this node already has the highest epoch.
     pub(super) fn bump_epoch(&mut self) -> Option<Epoch> {
         let epoch = claims::bump_epoch(&mut self.state)?;
         self.out.save(Save::BeforeClaiming);
@@ -141,7 +141,7 @@ impl Gossip {
         Some(epoch)
     }
 
-    /// Opens a new link to `id` at once.
+    /// Replaces the outbound link to `id` at once.
     pub(super) fn reconnect(&mut self, id: NodeId) {
         let effect = self.links.close(&mut self.state, id);
         self.apply(effect);
@@ -151,8 +151,8 @@ impl Gossip {
         }
     }
 
-    /// Forgets `id` because another node gossips that an operator forgot it. Only known nodes are forgotten, which ends
-    /// the propagation.
+    /// Forgets `id` because an operator ran CLUSTER FORGET on another node. Does nothing for an unknown node, so that
+    /// the gossiped FORGET stops spreading.
     pub(super) fn forget_by_gossip(&mut self, id: NodeId, ttl: Duration) {
         let is_mine = id == self.state.id() || self.state.myself().master() == Some(id);
         if !is_mine && self.state.knows(id) {

@@ -1,4 +1,4 @@
-//! Sends messages over the links.
+//! Sends messages over the links of the cluster bus.
 
 use slot_routing::NodeId;
 
@@ -29,14 +29,14 @@ impl Gossip {
         }
     }
 
-    /// Sends a PONG to all nodes at once, which spreads changes of this node and needs no reply.
+    /// Sends a PONG, which needs no reply, to all nodes to announce changes of this node at once.
     pub(super) fn broadcast_pong(&mut self) {
         for id in self.state.linked() {
             self.send_gossip(id, GossipKind::Pong);
         }
     }
 
-    /// Sends a PONG to the other replicas of this node's master, which need the offset of this node for their rank.
+    /// Sends a PONG to the other replicas of this node's master, which need this node's offset to rank themselves.
     pub(super) fn send_offset_to_siblings(&mut self) {
         let master = self.state.myself().master();
         for id in self.state.linked() {
