@@ -1,4 +1,4 @@
-//! Reports for operators (CLUSTER NODES, INFO, LINKS) and the topology for routing.
+//! The texts of operator commands (CLUSTER NODES, REPLICAS, INFO), and the topology for routing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use crate::state::ClusterState;
 use crate::stats::{LinkTraffic, MessageStats};
 use crate::wire::MessageKind;
 
-/// Ranges of slots by owner; both ends are inclusive.
+/// The slot ranges of each owner; both ends of a range are inclusive.
 pub(crate) type Ranges = BTreeMap<NodeId, Vec<(Slot, Slot)>>;
 
 impl ClusterState {
@@ -147,7 +147,7 @@ impl ClusterState {
         let LinkTraffic {
             bytes_sent, bytes_received, published_bytes_sent, published_bytes_received, ..
         } = traffic;
-        // Module messages are not supported; the fields exist because monitoring tools expect them.
+        // Module messages are not supported. Their fields are written because monitoring tools expect them.
         let _ = write!(
             text,
             "cluster_stats_bytes_sent:{bytes_sent}\r\ncluster_stats_bytes_received:{bytes_received}\r\n\
@@ -177,8 +177,8 @@ impl ClusterState {
         topology
     }
 
-    /// Converts a node to a member of the topology. Nodes in handshake and replicas of unknown masters are left out,
-    /// except for this node itself.
+    /// Converts a node to a member of the topology. Returns `None` for nodes in handshake and replicas of unknown
+    /// masters, other than this node itself.
     fn member(&self, node: &Node) -> Option<Member> {
         let role = match node.role {
             crate::node::Role::Replica(Some(master)) => slot_routing::Role::Replica(master),

@@ -1,19 +1,19 @@
-//! A master that restarts without its data, or with less than its replicas have, lets a replica take over.
+//! A master that restarts without its data, or with less data than its replicas have, lets a replica take over.
 //!
-//! A supervisor restarts a dead process before the other nodes notice. The data on disk may be old or missing, but for
-//! the other nodes the process is still the master, and its replicas would resync to the old data. A starting master
-//! therefore compares offsets with its replicas before it serves or accepts replicas. If a replica is ahead, the master
-//! declares itself FAIL: it sends the bus's FAIL message about itself to all nodes. Redis nodes handle it like any
-//! other FAIL: the replicas start an election and the masters vote. This node votes as well. It follows the elected
-//! replica once that claims the slots.
+//! A supervisor may restart a dead process before the other nodes notice. The data on disk may be old or missing, but
+//! for the other nodes the process is still the master, and its replicas would resync to the old data. A starting
+//! master therefore compares offsets with its replicas before it serves or accepts replicas. If a replica is ahead, the
+//! master declares itself FAIL: it sends the bus's FAIL message about itself to all nodes. Redis nodes handle this
+//! message like any other FAIL: the replicas start an election and the masters vote. This node votes as well. It
+//! follows the elected replica once that replica claims the slots.
 //!
 //! | data found on disk | the comparison ends when |
 //! | --- | --- |
-//! | none | all known replicas have been heard and none is ahead, or `empty-master-timeout` has passed |
+//! | none | this node has heard from all known replicas and none is ahead, or `empty-master-timeout` has passed |
 //! | up to some offset | the same, but replicas that are silent for the start delay of a master are ignored |
 //!
 //! A replica with `cluster-replica-no-failover` cannot take over. Its larger offset is no reason to step down, and the
-//! master waits for it only for the start delay.
+//! master waits for this replica only for the start delay.
 //!
 //! A node that restarts with neither data nor `nodes.conf` is an unknown node at the address of the former master. It
 //! refuses to synchronize replicas that have data until it knows them as its replicas.
@@ -34,11 +34,11 @@ use crate::node::{Node, has_data};
 use crate::state::ClusterState;
 use crate::wire::{Header, MessageBody};
 
-/// How long to wait for replicas that may be gone if this master has data: the start delay, during which a master does
-/// not serve anyway.
+/// How long a master that has data waits for replicas that may be gone. It equals the start delay, during which a
+/// master does not serve anyway.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether this master may have started with less data than its replicas.
+/// The check whether this master has started with less data than its replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct SelfFail {
     phase: Phase,
@@ -54,7 +54,7 @@ enum Phase {
     /// A replica is ahead, and this node has declared itself FAIL.
     Declared {
         comparison: Comparison,
-        /// The nodes that were sent the FAIL, and when to send it to each of them again.
+        /// The nodes to which FAIL was sent, each with the time at which to send it again.
         told: BTreeMap<NodeId, Instant>,
     },
     /// The node started without data and without replicas.
@@ -66,18 +66,18 @@ struct Comparison {
     /// Replication offset of the data that was loaded from disk.
     found: ReplOffset,
     until: Instant,
-    /// When to stop waiting for replicas that never start an election.
+    /// When to stop waiting for replicas that cannot be elected.
     ignore_ineligible_from: Instant,
 }
 
 impl SelfFail {
-    /// Returns whether this master still compares or has declared itself FAIL, and so serves neither clients nor
-    /// replicas.
+    /// Returns whether this master is still comparing or has declared itself FAIL. Until then it serves neither clients
+    /// nor replicas.
     pub(crate) fn is_open(&self) -> bool {
         self.comparison().is_some()
     }
 
-    /// Starts the comparison: the data on disk reaches up to `found`.
+    /// Starts the comparison. `found` is the offset of the data loaded from disk.
     pub(crate) fn start(&mut self, state: &ClusterState, found: ReplOffset) -> Vec<Effect> {
         if state.config().empty_master_timeout.is_zero() {
             return Vec::new();
@@ -96,8 +96,8 @@ impl SelfFail {
         ]
     }
 
-    /// Restricts who may replicate from this node if it has neither data nor replicas. Nodes that have data are then
-    /// not replicas of this node, but may be replicas of a former node at this address.
+    /// Restricts who may replicate from this node if it has neither data nor replicas. Nodes with data cannot be
+    /// replicas of this node then; they may be replicas of a former node at this address.
     fn restrict_replicas_if_empty(&mut self, state: &ClusterState, found: ReplOffset) -> Vec<Effect> {
         if has_data(found) || replicas(state).next().is_some() {
             return Vec::new();
@@ -106,7 +106,7 @@ impl SelfFail {
         vec![Effect::Act(ClusterAction::AllowReplicas(ReplicaAdmission::OnlyEmpty))]
     }
 
-    /// Compares offsets; declares FAIL, ends the comparison, or keeps waiting.
+    /// Compares offsets. Declares FAIL if a replica is ahead, ends the comparison, or continues waiting.
     pub(crate) fn step(&mut self, state: &ClusterState) -> Vec<Effect> {
         match &self.phase {
             Phase::Off => Vec::new(),
@@ -151,8 +151,8 @@ impl SelfFail {
         effects
     }
 
-    /// Repeats the FAIL to all reachable nodes. This node still answers PINGs, so Redis nodes clear the FAIL after a
-    /// while, and must have it set again when a candidate requests their vote.
+    /// Sends FAIL to all reachable nodes again. This node still answers PINGs, so Redis nodes clear the FAIL flag after
+    /// a while, but must see the flag when a candidate requests their vote.
     fn announce(&mut self, state: &ClusterState) -> Vec<Effect> {
         let Phase::Declared { told, .. } = &mut self.phase else { return Vec::new() };
         let (now, again) = (state.now(), state.now() + state.config().node_timeout / 10);
@@ -183,7 +183,7 @@ impl SelfFail {
         }
     }
 
-    /// Whether the candidate is a replica of `me` that should take over from this node.
+    /// Whether the candidate is a replica of `me` that should replace this master.
     pub(crate) fn should_yield_to(&self, candidate: &Header, me: NodeId) -> bool {
         let Phase::Declared { comparison, .. } = &self.phase else { return false };
         candidate.replica_of == Some(me) && candidate.offset > comparison.found
@@ -212,8 +212,8 @@ fn timeout(state: &ClusterState, found: ReplOffset) -> Duration {
     if has_data(found) { longest.min(TIMEOUT) } else { longest }
 }
 
-/// The replicas of this node and the replicas of those replicas. The latter replicated from a replica while it was the
-/// master and do not know yet that it no longer is.
+/// Returns the replicas of this node and the replicas of those replicas. The latter replicate from a replica that was
+/// the master for a while, and do not know yet that it has been demoted.
 fn replicas(state: &ClusterState) -> impl Iterator<Item = &Node> {
     let follows_me = |node: &Node| node.master() == Some(state.id());
     let follows_one = move |node: &Node| {
@@ -230,7 +230,7 @@ mod tests {
 
     const ALLOW_ALL: Effect = Effect::Act(ClusterAction::AllowReplicas(ReplicaAdmission::All));
 
-    /// This node is master 0 of three masters and has replica 3.
+    /// A cluster of three masters. This node is master 0 and has replica 3.
     fn cluster() -> TestCluster {
         TestCluster::new(3, &[(3, 0)])
     }

@@ -1,15 +1,15 @@
-//! Decides whether this node serves (`cluster_state`).
+//! Decides whether this node serves clients (`cluster_state`).
 //!
 //! A node serves while every slot is owned by a master that is not FAIL (unless full coverage is not required) and a
 //! majority of the masters with slots is reachable. A master also waits before it serves: two seconds after its start,
-//! and the rejoin delay after being in a minority or being paused, so that it learns first if it was replaced. Limits
-//! and delays are those of Redis.
+//! and the rejoin delay after being in a minority or being paused, so that it first learns whether it was replaced.
+//! Limits and delays are those of Redis.
 //!
-//! A master that was paused can serve earlier: it asks the other masters over new links, which carry no old packets,
+//! A master that was paused can serve earlier: it queries the other masters over new links, which carry no old packets,
 //! and serves as soon as a majority, itself included, confirms it. A master confirms by answering with no epoch above
-//! those known at the wakeup (a successor would have been elected in a higher epoch, by a majority) and without
-//! reporting the asking node as failing (it might be about to vote). Redoubt nodes report this by naming the receiver
-//! in the gossip section; the answer of a Redis node counts as a confirmation.
+//! those known at the end of the pause (a successor would have been elected in a higher epoch, by a majority) and
+//! without reporting the asking node as failing (it might be about to vote). Redoubt nodes report this by naming the
+//! receiver in the gossip section; the answer of a Redis node counts as a confirmation.
 //!
 //! A master that may have been replaced during a pause or downtime does not vote either: with its vote and its
 //! successor's, three masters would have four votes and could elect two candidates in one epoch. It votes as soon as a
@@ -38,7 +38,7 @@ const START_DELAY: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ServiceState {
-    /// A master does not start to serve before this time.
+    /// The earliest time at which a master may start to serve.
     not_before: Instant,
     /// Whether `not_before` is the only obstacle.
     waiting: bool,
@@ -55,23 +55,23 @@ struct Coverage {
     deadlines: Vec<Instant>,
 }
 
-/// The check whether this node was replaced without noticing, for which it asks the other masters.
+/// The check whether another node replaced this master without its knowledge. It queries the other masters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ReplacementCheck {
-    /// The highest epoch known when this node began to ask.
+    /// The highest epoch known when the check started.
     known: Epoch,
-    /// When the node votes regardless of the answers.
+    /// When this node votes even if the check is not complete.
     until: Instant,
-    /// The node was paused, and serves as soon as a majority confirms it.
+    /// Whether this node was paused, in which case it serves as soon as a majority confirms it.
     serve_when_confirmed: bool,
 }
 
 impl ServiceState {
-    /// Starts the delay before this node serves, and the silence measurement of all other nodes.
+    /// Starts the delay before this node serves, and the measurement of the other nodes' silence.
     pub(crate) fn on_start(&mut self, state: &mut ClusterState) {
         let now = state.now();
         self.not_before = now + START_DELAY;
-        // Silence is measured from the start, even for nodes without an address, which cannot be pinged.
+        // Measure silence from the start, even for nodes without an address, which cannot be pinged.
         for node in state.others_mut() {
             node.contact.ping_sent = Some(now);
         }
@@ -80,13 +80,13 @@ impl ServiceState {
         }
     }
 
-    /// Serves at once, because a majority has just elected this node.
+    /// Serves without delay, because a majority has just elected this node.
     pub(crate) fn on_elected(&mut self, now: Instant) {
         self.not_before = now;
     }
 
-    /// Stops serving because the process was paused and this node may have been replaced without noticing. All nodes
-    /// count as unreachable until a message from them arrives, and a master asks all other voters over new links.
+    /// Stops serving after a pause of the process, during which another node may have replaced this one. All nodes
+    /// count as unreachable until a message from them arrives, and a master queries all other voters over new links.
     pub(crate) fn on_process_paused(&mut self, state: &mut ClusterState) -> Vec<Effect> {
         for node in state.nodes.values_mut() {
             node.contact.last_message = None;
@@ -108,7 +108,7 @@ impl ServiceState {
             Some(ReplacementCheck { known: state.current_epoch(), until, serve_when_confirmed });
     }
 
-    /// Whether this node may have been replaced. Its vote may then belong to its successor.
+    /// Whether another node may have replaced this master. Its vote may then belong to its successor.
     pub(crate) fn may_have_been_replaced(&self, state: &ClusterState) -> bool {
         self.replacement_check.is_some_and(|check| state.now() < check.until) && state.voters() > 1
     }
@@ -118,7 +118,7 @@ impl ServiceState {
         self.replacement_check = None;
     }
 
-    /// Evaluates the PONG to a PING on a link that was established after the wakeup.
+    /// Evaluates the PONG to a PING that was sent over a link established after the pause or start.
     pub(crate) fn on_answer(&self, state: &mut ClusterState, header: &Header, section: &GossipSection) {
         let Some(ReplacementCheck { known, .. }) = self.replacement_check else { return };
         let failing = |flags: NodeFlags| flags.has(NodeFlags::PFAIL) || flags.has(NodeFlags::FAIL);
@@ -131,7 +131,7 @@ impl ServiceState {
         }
     }
 
-    /// Updates whether this node serves. It never serves while `is_self_failed`.
+    /// Updates whether this node serves. It never serves if it has declared itself FAIL (`is_self_failed`).
     pub(crate) fn update(&mut self, state: &mut ClusterState, is_self_failed: bool) -> Vec<Effect> {
         let (now, majority) = (state.now(), has_majority(state));
         if is_in_minority(state) {
@@ -176,7 +176,7 @@ impl ServiceState {
         state.slots.assigned() == SLOT_COUNT && !self.coverage.uncovered && !late
     }
 
-    /// Recomputes the coverage after a change of failed masters or eligible replicas.
+    /// Recomputes the coverage after the failed masters or the eligible replicas have changed.
     pub(crate) fn update_coverage(&mut self, state: &ClusterState) {
         let nodes = &state.nodes;
         let (with, without): (Vec<&Node>, Vec<&Node>) =
@@ -216,7 +216,7 @@ mod tests {
     const SERVES: Effect = Effect::Log(ClusterEvent::StateChanged { serving: true });
     const LOG_STOPPED_SERVING: Effect = Effect::Log(ClusterEvent::StateChanged { serving: false });
 
-    /// Three masters that have just started, and replica 3 of master 1.
+    /// A cluster of three masters that have just started, and replica 3 of master 1.
     fn cluster() -> (TestCluster, ServiceState) {
         let (mut cluster, mut part) = (TestCluster::new(3, &[(3, 1)]), ServiceState::default());
         part.on_start(&mut cluster.state);

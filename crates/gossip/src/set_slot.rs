@@ -1,14 +1,14 @@
-//! SETSLOT: requests that the replicas must acknowledge first.
+//! SETSLOT requests, which the replicas must acknowledge before they are executed.
 //!
 //! A replica must know its master's marks. A promoted replica without them would treat migrated keys as missing, accept
 //! writes for them, and refuse the keys that its master imported. As in Valkey since version 8, a SETSLOT is therefore
 //! written into the replication stream first ([`ClusterAction::TellReplicas`]), and executed and answered once the
 //! replicas have acknowledged it ([`ClusterInput::ReplicasAcknowledged`](crate::ClusterInput)); all keys migrated
-//! afterwards follow it in the stream. A master without known replicas does not wait but writes the change all the
-//! same. Snapshots contain the marks ([`ClusterInput::MovesLoaded`](crate::ClusterInput)), and so does `nodes.conf` on
-//! masters and replicas. During a manual failover the stream must not grow, so a SETSLOT waits until the failover is
-//! over. A restarted master that still compares its data with its replicas' ([`self_fail`](crate::self_fail)) accepts no
-//! replica yet, and one of them may take over without the mark, so it refuses SETSLOT.
+//! afterwards follow it in the stream. A master without known replicas does not wait, but writes the change as well.
+//! Snapshots contain the marks ([`ClusterInput::MovesLoaded`](crate::ClusterInput)), and so does `nodes.conf` on
+//! masters and replicas. During a manual failover the stream must not grow, so a SETSLOT waits until the failover has
+//! ended. A restarted master that is still comparing its data with its replicas' ([`self_fail`](crate::self_fail))
+//! accepts no replicas yet, and one of them may take over without the mark, so this master refuses SETSLOT.
 
 use std::collections::VecDeque;
 
@@ -23,9 +23,10 @@ use crate::state::ClusterState;
 
 /// SETSLOT requests that have not been answered, in order of arrival and execution.
 ///
-/// The replication stream contains the requests in this order, but the result of a failed one only when it is known. A
-/// request that was sent before its slot was resent ([`SetSlotQueue::finish`]) is then no longer the last change in the
-/// stream, so the slot is resent once more after the request is executed.
+/// The replication stream contains the requests in this order. If a request fails, the actual state of its slot is
+/// written to the stream again ([`SetSlotQueue::finish`]). A later request for the same slot may already be in the
+/// stream at that time, so it is no longer the last change there, and the slot's state is resent once more after that
+/// request is executed.
 #[derive(Debug, Default)]
 pub(crate) struct SetSlotQueue(VecDeque<(SetSlotRequest, RequestProgress)>);
 
@@ -39,14 +40,14 @@ pub(crate) struct SetSlotRequest {
     pub(crate) keys_in_slot: u64,
 }
 
-/// How far a SETSLOT request has advanced.
+/// The progress of a SETSLOT request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestProgress {
-    /// The request is not yet written to the replication stream.
+    /// The request has not been written to the replication stream.
     New,
-    /// The request is written to the stream; `resent` if the slot was resent afterwards.
+    /// The request has been written to the stream. `resent` is true if the slot's state was written again afterwards.
     Written { resent: bool },
-    /// All replicas have acknowledged the request (`held`), or they failed to do so in time.
+    /// The replicas have all acknowledged the request (`held`), or have failed to do so in time.
     Confirmed { held: bool, resent: bool },
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct ConfirmedRequest {
 }
 
 impl SetSlotQueue {
-    /// Starts a SETSLOT. Executes it at once if there is no replica to wait for.
+    /// Starts a SETSLOT. Executes it at once if there are no replicas to wait for.
     pub(crate) fn start(
         &mut self,
         state: &mut ClusterState,
@@ -79,7 +80,7 @@ impl SetSlotQueue {
         match set_slot(state, slot, &change, keys_in_slot) {
             Err(error) => vec![Effect::Reply { token, result: Err(error) }],
             Ok(mut effects) => {
-                // Replicas unknown to the bus, such as forgotten or new ones, may receive the stream too.
+                // Replicas unknown to the bus, such as forgotten or new ones, may receive the stream as well.
                 effects.push(Effect::TellReplicas { slot, change });
                 effects.push(Effect::Reply { token, result: Ok(OperatorReply::Ok) });
                 effects
@@ -87,7 +88,7 @@ impl SetSlotQueue {
         }
     }
 
-    /// Writes new requests to the replication stream, unless it must not grow.
+    /// Writes new requests to the replication stream, if the stream may grow.
     pub(crate) fn write_to_stream(&mut self, state: &ClusterState, stream: StreamState) -> Vec<Effect> {
         let mut effects = Vec::new();
         if stream == StreamState::Frozen {
@@ -111,7 +112,7 @@ impl SetSlotQueue {
         effects
     }
 
-    /// Notes the result of an acknowledgement, with the number of keys that this node has in the slot now.
+    /// Records the result of an acknowledgement, and the current number of keys that this node has in the slot.
     pub(crate) fn record_acknowledgement(&mut self, token: u64, held: bool, keys_in_slot: u64) {
         let entry = self.0.iter_mut().find(|(request, _)| request.confirm.token == token);
         let Some((request, progress)) = entry else { return };
@@ -127,7 +128,7 @@ impl SetSlotQueue {
     }
 
     /// Answers an executed request. If the replicas may have applied a change that failed, or that is not the last one
-    /// in the stream, writes the actual state of the slot to the stream.
+    /// in the stream, also writes the actual state of the slot to the stream.
     pub(crate) fn finish(
         &mut self,
         state: &ClusterState,
@@ -154,8 +155,8 @@ impl SetSlotQueue {
         effects
     }
 
-    /// Refuses all requests because this node is a replica and has loaded a snapshot. Requests from its time as master
-    /// are either part of the snapshot or lost.
+    /// Refuses all requests because this node is now a replica and has loaded a snapshot. The requests that it accepted
+    /// as a master are either contained in the snapshot or lost.
     pub(crate) fn refuse_all(&mut self) -> Vec<Effect> {
         let refused = |(request, _): (SetSlotRequest, RequestProgress)| Effect::Reply {
             token: request.confirm.token,
@@ -164,18 +165,18 @@ impl SetSlotQueue {
         self.0.drain(..).map(refused).collect()
     }
 
-    /// Whether a request for `slot` has not been answered.
+    /// Whether any request for `slot` has not been answered yet.
     pub(crate) fn is_pending(&self, slot: Slot) -> bool {
         self.0.iter().any(|(request, _)| request.slot == slot)
     }
 }
 
 impl ConfirmedRequest {
-    /// Executes the request if the replicas hold it; otherwise returns the error.
+    /// Executes the request if all replicas have acknowledged it; otherwise returns the error.
     pub(crate) fn execute(&self, state: &mut ClusterState) -> (Result<(), OperatorError>, Vec<Effect>) {
         let SetSlotRequest { slot, change, keys_in_slot, .. } = &self.request;
         if !state.myself().is_master() {
-            // The stream of the new master contains a change that the replicas have acknowledged.
+            // This node was demoted, but the new master has the change as well, because all replicas acknowledged it.
             let effects = if self.held { apply_replicated_change(state, *slot, change) } else { Vec::new() };
             return (Err(OperatorError::SetSlotOnReplica), effects);
         }
@@ -190,7 +191,7 @@ impl ConfirmedRequest {
     }
 }
 
-/// Returns the changes that put the slot into its actual state, for the replication stream.
+/// Returns the changes that set the replicas' state of the slot to the actual one, for the replication stream.
 fn slot_state(state: &ClusterState, slot: Slot) -> Vec<Effect> {
     let name = |id: &NodeId| id.to_string();
     let owner = state.slot_owner(slot).as_ref().map(name).map(SlotChange::Node);

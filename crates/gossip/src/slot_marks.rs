@@ -1,6 +1,6 @@
 //! The marks of slots that are migrating or being imported.
 //!
-//! Slots migrate between shards: if the node at one end is replaced by its replica, the mark is redirected to the
+//! Slots migrate between shards: if a replica takes over from the source or target node, the mark then names that
 //! replica.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use slot_routing::{NodeId, Slot};
 
 use crate::slots::SlotTable;
 
-/// The slots that this node, or the shard of its master, moves to or from other shards.
+/// The marked slots of this node or, on a replica, of its master.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct SlotMarks {
     migrating: BTreeMap<Slot, NodeId>,
@@ -27,7 +27,7 @@ impl SlotMarks {
         &self.importing
     }
 
-    /// The target of each migrating slot and the source of each imported one.
+    /// The targets of all migrating slots and the sources of all imported ones.
     pub(crate) fn ends(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.migrating.values().chain(self.importing.values()).copied()
     }
@@ -67,14 +67,15 @@ impl SlotMarks {
         self.migrating.clear();
     }
 
-    /// Drops marks that do not match the slot owners after a promotion: only own slots can migrate, only others' slots
-    /// can be imported.
+    /// Removes marks that contradict the slot owners, after a promotion: a migrating slot must belong to `me`, and an
+    /// imported one to another node.
     pub(crate) fn drop_invalid(&mut self, slots: &SlotTable, me: NodeId) {
         self.migrating.retain(|slot, _| slots.owner(*slot) == Some(me));
         self.importing.retain(|slot, _| slots.owner(*slot) != Some(me));
     }
 
-    /// Redirects migrations from or to `old`, which was replaced by `new`. Returns whether any mark named `old`.
+    /// Replaces `old` by `new` in all marks, because the node `new` took over from `old`. Returns whether any mark
+    /// named `old`.
     pub(crate) fn redirect(&mut self, old: NodeId, new: NodeId) -> bool {
         let ends = self.migrating.values_mut().chain(self.importing.values_mut());
         let mut found = false;
@@ -85,7 +86,7 @@ impl SlotMarks {
         found
     }
 
-    /// Drops migrations from or to a removed node.
+    /// Removes the marks that name a node which was removed.
     pub(crate) fn on_node_removed(&mut self, id: NodeId) {
         self.migrating.retain(|_, to| *to != id);
         self.importing.retain(|_, from| *from != id);

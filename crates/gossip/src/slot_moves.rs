@@ -1,12 +1,12 @@
 //! The rules of SETSLOT and of slots that move between nodes.
 //!
-//! Slots migrate between shards: if the node at one end is replaced by its replica, the mark is redirected to the
+//! Slots migrate between shards: if a replica takes over from the source or target node, the mark then names that
 //! replica. If a node of a third shard claims a slot that is being imported here, the slot has been moved elsewhere and
 //! the import ends. (Redis leaves the mark until the next SETSLOT. If the source becomes a replica, the importing node
 //! never finds an owner of the slot.)
 //!
 //! An interrupted migration leaves keys in slots that other nodes own; for example, a promoted Redis replica has the
-//! imported keys but not the mark. The driver looks for such keys
+//! imported keys but not the mark. The driver searches for such keys
 //! ([`ClusterInput::ForeignKeysFound`](crate::ClusterInput)) and this node marks their slots as importing. It then
 //! serves these keys to redirected clients, and `redis-cli --cluster fix` can finish the migration.
 
@@ -17,7 +17,7 @@ use crate::effect::Effect;
 use crate::event::ClusterEvent;
 use crate::state::ClusterState;
 
-/// Checks whether SETSLOT is allowed: `slot` must have the right owner and the named node must be a known master.
+/// Checks whether SETSLOT is allowed: the slot must have the right owner, and the named node must be a known master.
 pub(crate) fn check_set_slot(
     state: &ClusterState,
     slot: Slot,
@@ -83,15 +83,15 @@ fn give_slot(state: &mut ClusterState, slot: Slot, to: NodeId, keys_in_slot: u64
     let mut effects = vec![Effect::ConfigChanged];
     let emptied = owner == Some(me) && to != me && state.slots.count(me) == 0;
     if emptied && state.config().allow_replica_migration {
-        // A master without slots becomes a replica of the node that took the last one.
+        // This master has lost its last slot and becomes a replica of the new owner.
         effects.push(Effect::Log(ClusterEvent::SlotsLost { to }));
         effects.push(Effect::BecomeReplicaOf(to));
     }
     let imported = to == me && state.marks.end_importing(slot);
     if imported || (to == me && owner.is_some_and(|owner| owner != me)) {
-        // The other nodes accept the claim only with a new epoch. Redis takes one only for imports; if the import was
-        // forgotten in a power failure, the slot would fall back to the old owner and have no owner once that gives it
-        // away.
+        // The other nodes accept the claim only with a new epoch. Redis takes a new epoch only for imports. If a power
+        // failure erased the import mark, the slot would fall back to the old owner, and have no owner once the old
+        // owner gives it away.
         effects.push(Effect::ClaimImportedSlots);
     }
     effects
@@ -116,7 +116,7 @@ pub(crate) fn claim_slots(
     Ok(vec![Effect::ConfigChanged, Effect::ClaimImportedSlots])
 }
 
-/// Applies a slot change from the replication stream of the master, or from this node's own stream when it was the
+/// Applies a slot change that this node read from its master's replication stream, or wrote to its own stream as a
 /// master.
 pub(crate) fn apply_replicated_change(
     state: &mut ClusterState,
@@ -142,8 +142,8 @@ pub(crate) fn apply_replicated_change(
             if state.myself().master() == Some(owner) {
                 state.marks.end_importing(slot);
             }
-            // The stream may name a node that has been demoted since. Replicas own no slots, and the bus has the
-            // current owner.
+            // The node named in the stream may have been demoted since. Replicas own no slots, and the bus announces
+            // the current owner.
             if state.node(owner).is_some_and(crate::node::Node::is_master) {
                 state.slots.assign(slot, owner);
             }
@@ -163,8 +163,8 @@ pub(crate) fn load_marks(state: &mut ClusterState, moves: &[(Slot, SlotChange)])
     effects
 }
 
-/// Marks slots as importing that contain keys although another node owns them. At startup, unassigned slots are claimed
-/// instead.
+/// Marks slots as importing that contain keys but are owned by another node. At startup, unassigned slots with keys are
+/// claimed instead.
 pub(crate) fn mark_slots_with_keys(state: &mut ClusterState, slots: &SlotSet, at_start: bool) -> Vec<Effect> {
     if !state.myself().is_master() {
         return Vec::new();
@@ -177,7 +177,7 @@ pub(crate) fn mark_slots_with_keys(state: &mut ClusterState, slots: &SlotSet, at
                 state.marks.mark_importing(slot, owner);
                 effects.push(Effect::Log(ClusterEvent::KeysInForeignSlot { slot, owner }));
             }
-            // After startup, an unassigned slot is usually between two owners, so it is not claimed.
+            // After startup, an unassigned slot is usually moving from one owner to another, so it is not claimed.
             None if at_start => {
                 state.slots.assign(slot, state.id());
                 effects.push(Effect::Log(ClusterEvent::KeysInUnassignedSlot { slot }));
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn set_slot_is_checked_against_owners_and_keys() {
         let cluster = TestCluster::new(2, &[(2, 1)]);
-        // slot, change, keys in the slot, error
+        // Columns: slot number, change, keys in the slot, expected error
         for (number, change, keys, expected) in [
             (0, SlotChange::Migrating { to: name(1) }, 0, Ok(())),
             (0, SlotChange::Migrating { to: name(0) }, 0, Err(OperatorError::TargetIsMyself)),

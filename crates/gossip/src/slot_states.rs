@@ -6,8 +6,8 @@ use slot_routing::{NodeId, Slot, Topology};
 
 use crate::commands::SlotChange;
 
-/// Formats `slot>node,` for each migrating and `slot<node,` for each importing slot of `topology`, after applying the
-/// changes in `said`, which are already in the replication stream.
+/// Formats `slot>node,` for each migrating and `slot<node,` for each importing slot. The states are those of
+/// `topology`, updated by the changes in `said`, which are already in the replication stream.
 pub fn slot_states<'a>(
     topology: &Topology,
     said: impl IntoIterator<Item = (Slot, &'a SlotChange)>,
@@ -30,7 +30,7 @@ pub fn slot_states<'a>(
     to.chain(from.iter().map(|(slot, node)| format!("{slot}<{node},"))).collect()
 }
 
-/// Parses the text. Malformed entries are skipped.
+/// Parses the text that [`slot_states`] formats. Malformed entries are skipped.
 #[must_use]
 pub fn parse_slot_states(states: &[u8]) -> Vec<(Slot, SlotChange)> {
     let text = String::from_utf8_lossy(states);

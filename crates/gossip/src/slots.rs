@@ -1,7 +1,7 @@
 //! The slot table: the owner of each slot in this node's view.
 //!
-//! Stores one 16-bit handle per slot and a counter per owner, 32 KiB in total regardless of the number of owners; the
-//! simulator keeps one table for each of a thousand nodes.
+//! The table consists of one 16-bit handle per slot and a counter per owner, 32 KiB in total regardless of the number
+//! of owners; the simulator has one table for each of a thousand nodes.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ const NOBODY: u16 = u16::MAX;
 pub(crate) struct SlotTable {
     /// The handle of the owner for each slot; [`NOBODY`] if the slot is unassigned.
     owners: Box<[u16]>,
-    /// Node id per handle; `None` marks a handle that can be reused.
+    /// Node id for each handle; `None` marks a free handle.
     ids: Vec<Option<NodeId>>,
     handles: BTreeMap<NodeId, u16>,
     counts: Vec<u16>,
     assigned: usize,
-    /// Slots that their owner no longer claims because it gave them to a node whose claim has not arrived yet. The
-    /// owner still redirects clients, so it keeps the slots until another node claims them.
+    /// Slots that their owner no longer claims, because it gave them to a node whose claim has not arrived yet. They
+    /// still belong to the old owner, which redirects clients until the claim arrives.
     disclaimed: SlotSet,
-    /// Nodes that got their first slot or lost their last one.
+    /// Nodes that got their first slot or lost their last one since the last [`SlotTable::take_changed_owners`].
     changed_owners: Vec<NodeId>,
-    /// Incremented by every change, for caches derived from the table.
+    /// Incremented by every change, so that caches can detect that they are outdated.
     version: u64,
 }
 
@@ -54,7 +54,7 @@ impl SlotTable {
         self.owner(slot).filter(|_| !self.disclaimed.contains(slot))
     }
 
-    /// Records which of its slots `owner` still claims, according to the header in `claimed`.
+    /// Records which of its slots `owner` still claims. `claimed` is the slot set of its header.
     pub(crate) fn note_claim(&mut self, owner: NodeId, claimed: &SlotSet) {
         for slot in self.set_of(owner).iter() {
             if claimed.contains(slot) {
@@ -80,7 +80,7 @@ impl SlotTable {
         self.handles.len()
     }
 
-    /// Drains the nodes that got their first slot or lost their last one since the last call.
+    /// Removes and returns the nodes that got their first slot or lost their last one since the last call.
     pub(crate) fn take_changed_owners(&mut self) -> impl Iterator<Item = NodeId> + '_ {
         self.changed_owners.drain(..)
     }
@@ -130,7 +130,7 @@ impl SlotTable {
         let Some(&handle) = self.handles.get(&id) else { return slots.is_empty() };
         slots.words().zip(self.owners.chunks_exact(64)).all(|(word, owners)| match word {
             0 => true,
-            // There is no early exit, so that the loop vectorizes.
+            // No early exit, so that the compiler can vectorize the loop.
             u64::MAX => owners.iter().fold(0, |differ, &owner| differ | (owner ^ handle)) == 0,
             _ => owners.iter().enumerate().all(|(bit, &owner)| word >> bit & 1 == 0 || owner == handle),
         })

@@ -1,7 +1,7 @@
-//! The cluster as this node sees it: who is a member, who owns which slot, which epochs exist.
+//! The cluster as this node sees it: the members, the slot owners and the epochs.
 //!
-//! All parts of the machine read this state and decide; only the coordinator
-//! ([`Gossip`](crate::Gossip)) and the parts that own a piece of the state change it.
+//! All components of the state machine read this state; only the coordinator ([`Gossip`](crate::Gossip)) and the
+//! components that own a part of the state change it.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::slot_marks::SlotMarks;
 use crate::slots::SlotTable;
 use crate::wire::Header;
 
-/// One node's view of the cluster, which all parts of the machine read.
+/// One node's view of the cluster, which all components of the state machine read.
 #[derive(Debug)]
 pub struct ClusterState {
     config: ClusterConfig,
@@ -36,7 +36,7 @@ pub struct ClusterState {
 }
 
 impl ClusterState {
-    /// Creates the state of a node that has just started and does not know the time yet.
+    /// Creates the state of a node that has just started. The time is set by the first step.
     pub(crate) fn new(
         config: ClusterConfig,
         me: NodeId,
@@ -95,7 +95,7 @@ impl ClusterState {
         self.serving = serving;
     }
 
-    /// Notes an epoch that this node has seen or enters.
+    /// Raises the current epoch to `epoch` if `epoch` is higher.
     pub(crate) fn raise_epoch(&mut self, epoch: Epoch) {
         self.current_epoch = self.current_epoch.max(epoch);
     }
@@ -110,12 +110,12 @@ impl ClusterState {
         self.nodes.get_mut(&self.me).expect("a node knows itself")
     }
 
-    /// The entry of a node that the caller knows to exist; panics if there is none.
+    /// The entry of a node that must exist. Panics if the node is unknown.
     pub(crate) fn known_node_mut(&mut self, id: NodeId) -> &mut Node {
         self.nodes.get_mut(&id).expect("the caller has looked it up")
     }
 
-    /// Whether any node is PFAIL, as of the last update of the indexes.
+    /// Whether any node was PFAIL at the last update of the indexes.
     pub(crate) fn has_suspects(&self) -> bool {
         self.nodes.suspects().next().is_some()
     }
@@ -246,13 +246,13 @@ impl ClusterState {
         claims.max().unwrap_or_default().max(self.current_epoch)
     }
 
-    /// The wall-clock time of `instant`, which must be at or before now.
+    /// Converts `instant`, which must not be in the future, to wall-clock time.
     pub(crate) fn wall_at(&self, instant: Instant) -> Millis {
         let ago = i64::try_from(self.now.since(instant).as_millis()).unwrap_or(i64::MAX);
         Millis(self.wall.0.saturating_sub(ago))
     }
 
-    /// The plaintext and the TLS client port of a node; 0 stands for a port that the node does not have.
+    /// The plaintext and the TLS client port of a node; a missing port is 0.
     pub(crate) fn client_ports(&self, address: &Address) -> (u16, u16) {
         if self.config.announce.tls_cluster {
             (address.other_port, address.port)
@@ -261,7 +261,7 @@ impl ClusterState {
         }
     }
 
-    /// Looks up a node by the id that the operator typed; nodes in handshake do not count.
+    /// Looks up a node by the id that the operator typed. Nodes in handshake are not found.
     pub(crate) fn find_node(&self, name: &str) -> Result<NodeId, OperatorError> {
         let known = |node: &&Node| node.handshake.is_none();
         parse_name(name)
@@ -279,8 +279,8 @@ impl ClusterState {
         if self.nodes[&id].is_master() { Ok(id) } else { Err(OperatorError::TargetNotMaster) }
     }
 
-    /// Sets the role of a node, which then belongs to the shard of its master. Returns the previous role if it was a
-    /// different one.
+    /// Sets the role of a node. A replica then belongs to the shard of its master. Returns the previous role if it was
+    /// different.
     pub(crate) fn set_role(&mut self, id: NodeId, role: Role) -> Option<Role> {
         let shard = match role {
             Role::Replica(Some(master)) => self.node(master).map(|master| master.shard),
@@ -292,8 +292,8 @@ impl ClusterState {
         (before != role).then_some(before)
     }
 
-    /// Returns the role in a header. An unknown master will be learned from gossip; until then the replica has no known
-    /// master.
+    /// Returns the role in a header. Until gossip has introduced the master of a replica, the replica's master counts
+    /// as unknown.
     pub(crate) fn announced_role(&self, header: &Header) -> Role {
         match header.replica_of {
             None => Role::Master,
@@ -301,7 +301,7 @@ impl ClusterState {
         }
     }
 
-    /// Gives this node another id and forgets all epochs.
+    /// Gives this node another id and resets all epochs.
     pub(crate) fn rename_myself(&mut self, id: NodeId) {
         if let Some(mut node) = self.nodes.remove(&self.me) {
             (node.id, node.shard, node.config_epoch) = (id, id, Epoch(0));
@@ -311,7 +311,8 @@ impl ClusterState {
         self.current_epoch = Epoch(0);
     }
 
-    /// Checks whether this node may become a replica of the node that the operator typed, and returns its id.
+    /// Checks whether this node may become a replica of the node with the id that the operator typed. Returns that
+    /// node's id.
     pub(crate) fn check_replicate(&self, name: &str, holds_keys: bool) -> Result<NodeId, OperatorError> {
         let target = self.find_node(name)?;
         if target == self.me {
@@ -344,14 +345,14 @@ impl ClusterState {
         due
     }
 
-    /// Checks that the incrementally updated indexes equal freshly computed ones.
+    /// Checks that the incrementally updated indexes equal indexes computed from scratch.
     #[cfg(test)]
     pub(crate) fn assert_indexes_consistent(&self) {
         self.nodes.assert_consistent(|node| indexed_state(node, self.me, &self.slots, &self.config));
     }
 }
 
-/// The values of `node` that the indexes of [`Nodes`] depend on.
+/// Returns the values of `node` that the indexes of [`Nodes`] depend on.
 fn indexed_state(node: &Node, me: NodeId, slots: &SlotTable, config: &ClusterConfig) -> IndexedState {
     let eligible_replica_of = node.master().filter(|_| !node.has_failed() && !node.no_failover);
     if node.id == me {
@@ -359,8 +360,8 @@ fn indexed_state(node: &Node, me: NodeId, slots: &SlotTable, config: &ClusterCon
     }
     let owner = slots.count(node.id) > 0;
     let is_member = node.handshake.is_none();
-    // An entry without an address does not help others to reach the node. A failed node is reported all the same,
-    // because its address is unknown when another node has taken it.
+    // An entry without an address does not help others to reach the node. A failed node is reported nevertheless: it
+    // has no address if another node has taken over its address.
     let nameable = is_member && (node.address.ip.is_some() || node.has_failed());
     IndexedState {
         due: deadlines::next_deadline(node, config),
@@ -368,7 +369,7 @@ fn indexed_state(node: &Node, me: NodeId, slots: &SlotTable, config: &ClusterCon
         is_suspected: is_member && node.is_suspected(),
         failed_voter: node.failed_since().filter(|_| owner),
         eligible_replica_of,
-        // After a start no node is suspected yet. Nodes that have not sent a message do not count as reachable;
+        // After a start no node is suspected yet, so nodes that have not sent a message must not count as reachable;
         // otherwise a restarted master in a minority would serve until the node timeout.
         is_reachable: owner && node.is_healthy() && node.contact.last_message.is_some(),
         confirms_serving: owner && node.contact.confirms_serving,

@@ -17,7 +17,7 @@ pub struct LinkTraffic {
     pub overflowed_links: u64,
 }
 
-/// Messages by type since the start or the last reset.
+/// Number of messages of each type since the start or the last reset.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MessageStats {
     sent: [u64; MessageKind::ALL.len()],

@@ -1,4 +1,4 @@
-//! A cluster state for the unit tests of the machine's parts.
+//! A cluster state for unit tests of the state machine's components.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,15 +18,15 @@ pub(crate) fn id(index: u8) -> NodeId {
     NodeId::from_random([index; 20])
 }
 
-/// A state with any number of masters that share the slots equally, and replicas. This node is node 0. All nodes are
-/// healthy and linked, and a message from each has just arrived.
+/// A cluster state with masters that share the slots equally, and replicas. This node is node 0. All nodes are healthy
+/// and linked, and a message from each node has just arrived.
 #[derive(Debug)]
 pub(crate) struct TestCluster {
     pub(crate) state: ClusterState,
 }
 
 impl TestCluster {
-    /// Masters 0 to `masters`, under the epochs 1 to `masters`, and replicas as pairs of node and master.
+    /// Creates masters 0 to `masters - 1` with epochs from 1 on. `replicas` contains pairs of a replica and its master.
     pub(crate) fn new(masters: u8, replicas: &[(u8, u8)]) -> Self {
         let now = Instant::ORIGIN + Duration::from_secs(1000);
         let mut saved = SavedConfig { current_epoch: Epoch(masters.into()), ..SavedConfig::empty(id(0)) };
@@ -57,7 +57,7 @@ impl TestCluster {
         self.state.nodes.get_mut(&id(index)).expect("a node of this cluster")
     }
 
-    /// Makes this node a replica of `master`; its slots become unassigned.
+    /// Makes this node a replica of `master`. Its slots become unassigned.
     pub(crate) fn become_replica_of(&mut self, master: u8) {
         self.state.slots.release_all(id(0));
         let node = self.node(0);
@@ -83,7 +83,7 @@ impl TestCluster {
         self.state.begin_step(now, wall);
     }
 
-    /// A header as node `index` would send it.
+    /// Returns a header as node `index` would send it.
     pub(crate) fn header_of(&self, index: u8) -> Header {
         let node = self.state.node(id(index)).expect("a node of this cluster");
         let claimant = node.master().unwrap_or(node.id);

@@ -1,7 +1,7 @@
 //! The most recent failovers as this node observed them.
 //!
-//! A record opens when a node is suspected and closes when the node recovers or is replaced. Times are wall-clock
-//! times, because records of several nodes are compared.
+//! A record is opened when a node is suspected and closed when the node recovers or is replaced. Times are wall-clock
+//! times, so that the records of several nodes can be compared.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use slot_routing::{Epoch, NodeId};
 
 use crate::event::{CannotFailoverReason, SuspicionCause, VoteDenial};
 
-/// Maximum number of records, of which the oldest is dropped.
+/// Maximum number of records. The oldest record is dropped beyond this number.
 const MAX_REMEMBERED: usize = 100;
 /// Maximum number of suspicions or votes per record.
 const MAX_PER_RECORD: usize = 64;
@@ -26,7 +26,8 @@ pub struct FailoverTimeline {
 pub struct FailoverRecord {
     /// The node whose failure the record describes.
     pub node: NodeId,
-    /// The replica for which an operator requested a failover, and when this node learned about it.
+    /// The replica to which an operator requested a failover, and the time at which this node learned about the
+    /// request.
     pub requested: Option<(NodeId, Millis)>,
     /// The suspicions of this node and others, in order of arrival.
     pub suspicions: Vec<Suspicion>,
@@ -67,14 +68,14 @@ pub struct Candidate {
     pub ineligibility: Option<Ineligibility>,
 }
 
-/// Why a replica cannot take over, as seen by other nodes.
+/// Why a replica cannot take over, as seen by this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ineligibility {
     /// The replica is PFAIL or FAIL.
     Down,
     /// The replica is configured with `cluster-replica-no-failover`.
     NoFailover,
-    /// The replica is empty, and the master stepped down in favour of one with data.
+    /// The replica is empty, and the master stepped down in favour of a replica with data.
     Empty,
 }
 
@@ -85,7 +86,7 @@ pub struct Suspicion {
     pub by: NodeId,
     /// When this node received the report.
     pub at: Millis,
-    /// The rule that raised the suspicion; known only for this node's own suspicions.
+    /// The rule by which the node became suspected; known only for this node's own suspicions.
     pub cause: Option<SuspicionCause>,
 }
 
@@ -104,10 +105,10 @@ pub struct Ballot {
     pub votes: Vec<(NodeId, Millis)>,
 }
 
-/// Something that happened in the failure or failover of a node.
+/// An entry in the record of a node's failure or failover.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TimelineEntry {
-    /// `by` suspects the node; the cause is known only if `by` is this node.
+    /// The node `by` suspects the failed node. The cause is known only if `by` is this node.
     Suspicion { by: NodeId, cause: Option<SuspicionCause> },
     /// A majority agrees on the failure.
     Agreement,
@@ -125,18 +126,18 @@ pub(crate) enum TimelineEntry {
     Obstacle(CannotFailoverReason),
     /// This node voted for another replica.
     Vote { candidate: NodeId, epoch: Epoch },
-    /// This node refused to vote, for the given reason.
+    /// This node refused to vote for `candidate`, for the reason `why`.
     RefusedVote { candidate: NodeId, epoch: Epoch, why: VoteDenial },
     /// An operator requested a failover to the replica `by`.
     Request { by: NodeId },
     /// The requested failover timed out.
     RequestTimeout,
-    /// `by` took slots of the node under `epoch`.
+    /// The node `by` took slots of the failed node under `epoch`.
     Replacement { by: NodeId, epoch: Epoch },
 }
 
 impl FailoverTimeline {
-    /// Records what happened to `node` at `at`.
+    /// Adds an entry at the time `at` to the record of `node`.
     pub(crate) fn record(&mut self, node: NodeId, entry: TimelineEntry, at: Millis) {
         match entry {
             TimelineEntry::Suspicion { by, cause } => {
@@ -188,7 +189,7 @@ impl FailoverTimeline {
         self.records.iter()
     }
 
-    /// Returns the open record about `node` and creates one if there is none.
+    /// Returns the open record about `node`, or creates one.
     fn open(&mut self, node: NodeId) -> &mut FailoverRecord {
         let open = self.records.iter().rposition(|record| record.node == node && record.is_open());
         let place = open.unwrap_or_else(|| {
@@ -217,7 +218,7 @@ impl FailoverTimeline {
         why: VoteDenial,
         at: Millis,
     ) {
-        // Refused votes do not open a record by themselves.
+        // Refusing a vote does not open a record.
         let Some(record) = self.last_of(master).filter(|record| record.is_open()) else { return };
         let known = record
             .votes_refused

@@ -2,14 +2,14 @@
 //!
 //! Candidates of masters that fail together use different epochs and request votes at different times. A vote in an
 //! epoch therefore stays available until it is given, even if this node has voted in newer epochs; electing at most one
-//! node per epoch does not require any order of the epochs. `nodes.conf` has only the newest epoch with a vote, so
+//! node per epoch does not require any order of the epochs. `nodes.conf` contains only the newest epoch with a vote, so
 //! after a restart no votes are given in that epoch and older ones.
 //!
 //! A master refuses its vote if the candidate's master is not FAIL (unless the failover is forced), if it voted for
 //! another replica of that master within twice the node timeout, if a slot of the claim has an owner with a newer
-//! epoch, if it was a candidate in the epoch itself or another node claims slots under it, or if it may itself have
-//! been replaced ([`crate::serving`]). A node that already has the vote gets it again on request. The header of a vote
-//! carries the epoch that the vote is for.
+//! epoch, if it was a candidate in the epoch itself or another node claims slots under the epoch, or if it may itself
+//! have been replaced ([`crate::serving`]). A node that already has the vote gets it again on request. The header of a
+//! vote carries the epoch in which the vote was given.
 
 use std::collections::BTreeMap;
 
@@ -25,13 +25,13 @@ use crate::state::ClusterState;
 use crate::timeline::TimelineEntry;
 use crate::wire::{Header, MessageFlags};
 
-/// Maximum number of remembered votes; older epochs are closed.
+/// Maximum number of remembered votes. Beyond it, the oldest epochs are closed.
 const MAX_REMEMBERED: usize = 4096;
 
-/// The votes that this node has given, and the rules for further ones.
+/// The votes that this node has given, and the rules for further votes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Votes {
-    /// This node votes neither in this epoch nor in older ones.
+    /// The newest epoch in which this node must not vote any more, as in all older ones.
     closed_epoch: Epoch,
     given: BTreeMap<Epoch, NodeId>,
     /// For each master, the replica that this node last voted for, and when.
@@ -40,18 +40,18 @@ pub(crate) struct Votes {
     started_at: Instant,
 }
 
-/// What the other parts know about a request for a vote.
+/// State of other components that matters for a vote request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct VoterStatus {
-    /// This node has declared itself FAIL in favour of the candidate.
+    /// Whether this node has declared itself FAIL in favour of the candidate.
     pub(crate) yields_to_candidate: bool,
-    /// This node may have been replaced; its vote may then belong to its successor.
+    /// Whether another node may have replaced this one. Its vote may then belong to its successor.
     pub(crate) may_be_replaced: bool,
 }
 
 impl Votes {
-    /// Restores the state after a restart. The candidate of the vote in `newest` is unknown, and there may be votes in
-    /// older epochs.
+    /// Restores the votes after a restart. Closes the epoch `newest` and all older ones, because it is unknown for
+    /// which candidates this node voted in them.
     pub(crate) fn restored(newest: Epoch) -> Self {
         Self { closed_epoch: newest, ..Self::default() }
     }
@@ -65,7 +65,8 @@ impl Votes {
         self.given.last_key_value().map_or(self.closed_epoch, |(epoch, _)| *epoch)
     }
 
-    /// Whether the vote of `epoch` is available or already belongs to `candidate`.
+    /// Whether this node can vote for `candidate` in `epoch`: it has not voted in that epoch, or has voted for
+    /// `candidate`.
     fn can_give(&self, epoch: Epoch, candidate: NodeId) -> bool {
         self.given.get(&epoch).map_or(epoch > self.closed_epoch, |given| *given == candidate)
     }
@@ -80,24 +81,24 @@ impl Votes {
     }
 
     /// Forgets the vote for a successor of `master`, which is no longer a master. If the new master fails at once, its
-    /// replicas need not wait before another vote.
+    /// replicas can then be elected without a pause.
     pub(crate) fn on_replaced(&mut self, master: NodeId) {
         self.replacements.remove(&master);
     }
 
     /// Whether `node` is failing in this node's view, or may have been replaced by a candidate that this node voted
-    /// for. A node that declared itself FAIL is not doubted for that.
+    /// for. That `node` declared itself FAIL does not count.
     pub(crate) fn considers_replaceable(&self, state: &ClusterState, node: &Node) -> bool {
         let pause = state.config().vote_pause();
         let voted = self.replacements.get(&node.id).is_some_and(|(_, at)| state.now() < *at + pause);
-        // Votes from before the start are forgotten, except for their highest epoch; a claim at or above that epoch
-        // shows that the election is over.
+        // Only the highest epoch with a vote is known after a restart. A claim at or above that epoch shows that the
+        // election has ended.
         let forgotten = state.now() < self.started_at + pause
             && state.nodes().all(|node| node.config_epoch < self.closed_epoch);
         voted || forgotten || !(node.is_healthy() || node.declared_fail)
     }
 
-    /// Answers a request for a vote.
+    /// Handles a request for this node's vote.
     pub(crate) fn answer(
         &mut self,
         state: &ClusterState,
@@ -120,13 +121,13 @@ impl Votes {
             effects.push(Effect::Record { node: master, entry: TimelineEntry::Vote { candidate, epoch } });
             effects.push(Effect::log(ElectionEvent::VoteGranted { candidate, epoch }));
         }
-        // This also applies when a vote is repeated, because the first write may not be durable yet.
+        // Save again when a vote is repeated, because the first write may not be durable yet.
         effects.push(Effect::SaveBeforeSending);
         effects.push(Effect::Vote { to: candidate, epoch });
         effects
     }
 
-    /// Checks whether the candidate may get the vote of this node, and returns the master that the candidate replaces.
+    /// Checks whether this node may vote for the candidate. Returns the master that the candidate wants to replace.
     fn check(
         &self,
         state: &ClusterState,
@@ -138,13 +139,14 @@ impl Votes {
         if !forgotten && !self.can_give(epoch, candidate) {
             return Err(VoteDenial::AlreadyVoted);
         }
-        // Another node, or this one, already claims slots under the epoch. The header of this node's vote would then
-        // carry a claim newer than the epoch of the vote.
+        // Another node or this one already claims slots under the epoch. The header of this node's vote would then
+        // carry a claim that is newer than the epoch of the vote.
         let taken = state.nodes().any(|node| node.config_epoch == epoch);
         if forgotten || taken || epoch <= state.myself().config_epoch {
             return Err(VoteDenial::OldEpoch { current: state.current_epoch() });
         }
-        // A node that owns slots was already elected. A missing master means that its role change has not arrived yet.
+        // A candidate that owns slots has already been elected. A candidate without a master is not yet known to be a
+        // replica.
         if request.replica_of.is_none() || state.is_voter(candidate) {
             return Err(VoteDenial::NotAReplica);
         }
@@ -174,8 +176,8 @@ impl Votes {
     }
 }
 
-/// Refuses the vote. The candidate will ask again; by then either the candidate knows the newer owner or this node
-/// does.
+/// Refuses the vote. The candidate will repeat its request; by then the candidate or this node has learned about the
+/// newer owner.
 fn refuse(state: &ClusterState, request: &Header, why: VoteDenial) -> Vec<Effect> {
     let (candidate, epoch) = (request.sender, request.current_epoch);
     let entry = TimelineEntry::RefusedVote { candidate, epoch, why };
@@ -190,8 +192,8 @@ fn refuse(state: &ClusterState, request: &Header, why: VoteDenial) -> Vec<Effect
     effects
 }
 
-/// Pings the voters that have not confirmed this node yet because a candidate waits for the vote, unless their PONG is
-/// outstanding.
+/// Pings the voters that have not confirmed this node yet, because a candidate waits for this node's vote. Voters with
+/// an unanswered PING are skipped.
 fn ping_unconfirmed_voters(state: &ClusterState) -> impl Iterator<Item = Effect> {
     let is_silent = |id: &NodeId| {
         state.node(*id).is_some_and(|node| {
@@ -211,7 +213,7 @@ mod tests {
 
     const READY: VoterStatus = VoterStatus { yields_to_candidate: false, may_be_replaced: false };
 
-    /// Three masters; master 1 is FAIL and has the replicas 3 and 4.
+    /// A cluster of three masters, of which master 1 is FAIL and has the replicas 3 and 4.
     fn cluster() -> TestCluster {
         let mut cluster = TestCluster::new(3, &[(3, 1), (4, 1)]);
         cluster.fail(1);

@@ -74,16 +74,16 @@ pub(crate) mod field_offset {
 /// A message on the cluster bus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// The sender's description of itself.
+    /// The sender's identity and state, which every packet contains.
     pub header: Header,
     /// The message type and its data.
     pub body: MessageBody,
 }
 
-/// The sender's state, which every message starts with.
+/// The header of a packet: the identity and state of its sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// Node id of the sender, which may be unknown to the receiver.
+    /// Node id of the sender. The receiver may not know this node.
     pub sender: NodeId,
     /// The sender's role, with flags such as [`NodeFlags::NO_FAILOVER`].
     pub flags: NodeFlags,
@@ -91,11 +91,11 @@ pub struct Header {
     pub message_flags: MessageFlags,
     /// Whether the cluster state is `ok` in the sender's view.
     pub serving: bool,
-    /// The announced IP address; `None` means that of the socket.
+    /// The announced IP address; `None` means the address of the socket.
     pub ip: Option<IpAddr>,
-    /// The client port that the sender prefers: plaintext or, with `tls-cluster`, TLS.
+    /// The client port that the sender prefers: the plaintext port or, with `tls-cluster`, the TLS port.
     pub port: u16,
-    /// The secondary client port: TLS if `port` is plaintext, and vice versa; 0 if there is none.
+    /// The client port of the other kind: TLS if `port` is plaintext, and vice versa; 0 if there is none.
     pub other_port: u16,
     /// The port on which the sender accepts links.
     pub bus_port: u16,
@@ -103,7 +103,7 @@ pub struct Header {
     pub current_epoch: Epoch,
     /// The epoch under which the sender, or its master, claims the slots.
     pub config_epoch: Epoch,
-    /// The replication offset that the sender has written or applied.
+    /// The replication offset of the sender: the end of the stream that a master has written or a replica has applied.
     pub offset: ReplOffset,
     /// The slots of the sender or, if it is a replica, of its master.
     pub slots: SlotSet,
@@ -122,7 +122,7 @@ impl Header {
 /// The message types, each with its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MessageBody {
-    /// Checks whether the receiver answers; it replies with PONG.
+    /// Heartbeat request. The receiver replies with PONG.
     Ping(GossipSection),
     /// Reply to PING and MEET, also used for announcements.
     Pong(GossipSection),
@@ -132,13 +132,13 @@ pub enum MessageBody {
     Fail(NodeId),
     /// A published message for the subscribers of other nodes.
     Publish(Publication),
-    /// A replica requests the vote of the receiver.
+    /// A replica requests the vote of the receiver (FAILOVER_AUTH_REQUEST).
     AuthRequest,
-    /// The sender votes for the receiver.
+    /// The sender votes for the receiver (FAILOVER_AUTH_ACK).
     AuthAck,
-    /// Tells the receiver about a newer claim.
+    /// Informs the receiver about a newer slot claim.
     Update(ConfigUpdate),
-    /// A replica asks its master to pause writes for a manual failover.
+    /// A replica asks its master to pause writes for a manual failover (MFSTART).
     ManualFailoverStart,
     /// An unknown or unsupported type (modules), which is counted and ignored.
     Other(u16),
@@ -149,7 +149,7 @@ pub enum MessageBody {
 pub struct GossipSection {
     /// The sender's view of some nodes, chosen at random, and of all nodes that it suspects.
     pub entries: Vec<GossipEntry>,
-    /// Extensions, if the receiver understands them.
+    /// Additional data; empty if the receiver does not understand extensions.
     pub extensions: Vec<Extension>,
 }
 
@@ -158,9 +158,10 @@ pub struct GossipSection {
 pub struct GossipEntry {
     /// The node that the entry describes.
     pub id: NodeId,
-    /// When the sender sent the PING that is still unanswered, in seconds since the Unix epoch; 0 if there is none.
+    /// When the sender sent the oldest unanswered PING to the node, in seconds since the Unix epoch; 0 if there is
+    /// none.
     pub ping_sent: u32,
-    /// When the sender received the last PONG, in seconds since the Unix epoch.
+    /// When the sender received the last PONG from the node, in seconds since the Unix epoch.
     pub pong_received: u32,
     /// The node's IP address; `None` if the sender does not know it.
     pub ip: Option<IpAddr>,
@@ -185,7 +186,7 @@ pub struct Publication {
     pub message: Vec<u8>,
 }
 
-/// A newer claim that the receiver has missed.
+/// A slot claim that is newer than the one the receiver knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigUpdate {
     /// The epoch under which the slots are claimed.

@@ -1,5 +1,5 @@
-//! Fuzz test on the stable toolchain: feeds mutated packets of a known peer, link events and time to the state machine.
-//! `FUZZ_SECONDS` sets the duration, `FUZZ_SEED` the first seed.
+//! Fuzz test on the stable toolchain: feeds mutated packets of a known peer, link events and time steps to the state
+//! machine. `FUZZ_SECONDS` sets the duration, `FUZZ_SEED` the first seed.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant as Watch};
@@ -202,7 +202,7 @@ impl Fuzz {
         wire::GossipSection { entries, extensions }
     }
 
-    /// Returns the id of a known node in most cases.
+    /// Returns the id of a known node in most cases, otherwise a random id.
     fn random_id(&mut self) -> NodeId {
         NodeId::from_random([self.rng.random_range(1..KNOWN + 3); 20])
     }
@@ -237,7 +237,7 @@ fn nodes_conf(replica: bool) -> String {
         text += &format!("{} {address} {line}\n", id(number));
     }
     if replica {
-        // Node 2 replicated this node; now it replicates node 3 as well.
+        // Node 2 replicated this node. Since this node replicates node 3, node 2 must do the same.
         text = text.replace(&format!("slave {}", id(1)), &format!("slave {}", id(3)));
     }
     text + "vars currentEpoch 6 lastVoteEpoch 0\n"

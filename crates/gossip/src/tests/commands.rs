@@ -25,7 +25,7 @@ fn command_errors_have_the_texts_of_redis() {
     let replicate = |node: &str| OperatorCommand::Replicate { node: node.to_owned(), holds_keys: false };
     let forget = |node: &str| OperatorCommand::Forget { node: node.to_owned() };
     use SlotChange::{Importing, Migrating, Node};
-    // node, command, expected error without "ERR "
+    // Columns: node, command, expected error without "ERR "
     let about_slots = [
         (0, OperatorCommand::AddSlots(vec![slot(1)]), "Slot 1 is already busy".to_owned()),
         (
@@ -76,7 +76,7 @@ fn command_errors_have_the_texts_of_redis() {
     }
 }
 
-/// Checks that a node refuses a command with this text and that no slot changes its owner.
+/// Checks that a node refuses a command with the given error text and that no slot changes its owner.
 fn check_refused(net: &mut Net, index: usize, command: &OperatorCommand, text: &str) {
     let before = net.hosts[index].gossip.topology();
     let refusal = net.command(index, command.clone()).expect_err("refused");

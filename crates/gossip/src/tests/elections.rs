@@ -22,7 +22,7 @@ fn elections(net: &Net, index: usize) -> usize {
     net.hosts[index].log.iter().filter(started).count()
 }
 
-/// Whether all nodes serve and agree on the slot owners; the role of node 0 may not be known everywhere yet.
+/// Whether all nodes serve and agree on the slot owners. Not all nodes need to know the role of node 0.
 fn owners_agree(net: &Net) -> bool {
     (0..6).all(|host| {
         let same = |slot: u16| net.owner_of(host, slot) == net.owner_of(0, slot);
@@ -37,7 +37,7 @@ fn move_slot(net: &mut Net, slot: u16, from: usize, to: usize) {
     let set = |net: &mut Net, index: usize, change: SlotChange| {
         let timeout = SET_SLOT_TIMEOUT;
         let command = OperatorCommand::SetSlot { slot, change, keys_in_slot: 0, timeout };
-        // The new master may still wait for an acknowledgement of a SETSLOT from its time as replica.
+        // The new master may still wait for an acknowledgement of a SETSLOT that it sent before.
         let mut tries = 0..20;
         while net.command(index, command.clone()).is_err() {
             assert!(tries.next().is_some(), "{}", net.merged_logs());
@@ -52,9 +52,9 @@ fn move_slot(net: &mut Net, slot: u16, from: usize, to: usize) {
 }
 
 /// Regression test: a master dies, its replica takes over, the old master returns as a replica, a slot moves, and an
-/// operator makes the old master the master again. One voter did not know yet that this node is a replica, another did
-/// not know its current master. Each refused its vote, the request was not repeated before the failover timed out, and
-/// the failover failed.
+/// operator makes the old master the master again. One voter did not know yet that the old master is a replica, another
+/// did not know its current master. Each refused its vote, the request was not repeated before the failover timed out,
+/// and the failover failed.
 #[test]
 fn manual_failover_succeeds_while_role_changes_are_still_spreading() {
     for (jitter, seed) in
@@ -74,7 +74,7 @@ fn manual_failover_succeeds_while_role_changes_are_still_spreading() {
     }
 }
 
-/// A voter that was unreachable is asked in the same epoch as soon as a link to it is up.
+/// The candidate requests the vote of a voter that was unreachable as soon as a link to the voter is up.
 #[test]
 fn voters_are_asked_as_soon_as_they_are_reachable() {
     for seed in 0..10 {
@@ -115,7 +115,7 @@ fn election_reset_by_an_operator_is_logged() {
     );
 }
 
-/// A claim under a newer epoch during an election logs a reset.
+/// A claim under a newer epoch during an election causes a log message about the reset of the election.
 #[test]
 fn election_ended_by_a_newer_claim_is_logged() {
     let mut net = six_nodes(1);
@@ -129,7 +129,7 @@ fn election_ended_by_a_newer_claim_is_logged() {
     net.run_until("it begins anew", |net| net.hosts[3].logged(is_reset(&is_outdone)));
 }
 
-/// Voters whose votes were lost send them again to the same candidate, in the epoch for which they were cast.
+/// Votes that were lost are sent again to the same candidate, in the same epoch.
 #[test]
 fn lost_votes_are_sent_again() {
     for seed in 0..10 {
@@ -146,7 +146,7 @@ fn lost_votes_are_sent_again() {
     }
 }
 
-/// The replica repeats MFSTART if the message was lost together with the link.
+/// The replica repeats MFSTART if the message was lost when the link broke.
 #[test]
 fn lost_manual_failover_request_is_repeated() {
     let mut net = six_nodes(1);
@@ -179,8 +179,8 @@ fn candidate_with_an_obsolete_epoch_requests_votes_in_a_newer_one() {
 }
 
 /// Found by the simulator (cluster of seven, seed 728): a master was replaced while it was down, and because of a
-/// partition some nodes did not learn about it. On one side the successor voted, on the other side the restarted
-/// master: two candidates got two of three votes each in the same epoch.
+/// partition some nodes did not learn about it. On one side of the partition the successor voted, on the other side the
+/// restarted master: two candidates got two of three votes each in the same epoch.
 #[test]
 fn master_that_may_have_been_replaced_while_down_does_not_vote() {
     for seed in 0..10 {
@@ -214,7 +214,7 @@ fn restarted_master_votes_as_soon_as_the_others_have_answered() {
     }
 }
 
-/// A newer epoch that only the other nodes know is no reason for them to refuse a vote.
+/// The other nodes do not refuse a vote because the restarted master missed an epoch that they know.
 #[test]
 fn restarted_master_that_missed_an_epoch_votes_in_the_next() {
     for seed in 0..10 {

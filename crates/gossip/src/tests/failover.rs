@@ -79,7 +79,7 @@ fn uncovered_slots_without_a_replica_stop_the_cluster() {
     assert!(!serves(&net), "{}", net.merged_logs());
     net.restart(2);
     net.run_until("all serve again", |net| serves(net) && !failed(net, 2));
-    // A replica that is too outdated to be elected delays the failure state only until the node timeout.
+    // A replica that is too outdated to be elected delays `cluster_state:fail` only until the node timeout.
     net.cut(&[3], &[1, 2, 4]);
     net.kill(0);
     net.run_until("it is failed", |net| failed(net, 0));
@@ -127,7 +127,7 @@ fn resumed_master_does_not_serve_before_it_learns_of_its_replacement() {
         );
         net.hosts[0].copies == Some(net.id(3))
     });
-    // The pause did not count as silence of the other nodes.
+    // The pause of this node did not count as silence of the other nodes.
     assert!(
         !net.hosts[0].logged(|event| matches!(event, ClusterEvent::Failure(FailureEvent::Suspected { .. }))),
         "{}",
@@ -230,7 +230,7 @@ fn minority_stops_serving_and_the_majority_continues() {
 #[test]
 fn minority_elects_no_replica() {
     let mut net = six_nodes(9);
-    // Master 0 and the replica of master 1 are in a minority.
+    // Master 0 and the replica of master 1 are cut off as a minority.
     net.cut(&[0, 4], &[1, 2, 3, 5]);
     net.run(MS(10_000));
     assert!(!net.hosts[4].gossip.node(net.id(4)).unwrap().is_master());
@@ -266,12 +266,13 @@ fn manual_failover_waits_for_the_replication_stream() {
     net.run_until("all agree", Net::all_agree);
     assert!(!net.hosts[0].paused);
     assert_eq!(net.hosts[0].copies, Some(net.id(3)));
-    // A failover back to the old master needs no waiting time.
+    // The failover back to the old master is possible at once.
     assert_eq!(net.failover(0, FailoverMode::Graceful), Ok(OperatorReply::Ok));
     net.run_until("the old master is master again", |net| net.writer_of(0) == Some(0));
 }
 
-/// A second request during a failover is refused and the failover continues; FORCE takes over the running failover.
+/// A second request during a failover is refused and the failover continues. A request with FORCE replaces the running
+/// failover.
 #[test]
 fn second_failover_request_does_not_restart_the_failover() {
     use FailoverMode::{Force, Graceful};
@@ -510,8 +511,8 @@ fn master_that_is_reset_under_a_new_id_is_replaced() {
     }
 }
 
-/// Regression test: node 2 missed the promotion of node 3 and agreed on its failure while the links of node 2 were
-/// down. Node 2 sent no FAIL later, and gossip never named a replica without slots.
+/// Regression test: node 2 missed the promotion of node 3 and agreed on the failure of node 3 while its own links were
+/// down. Node 2 did not send the FAIL later, and gossip never mentioned a replica without slots.
 #[test]
 fn fail_agreed_without_links_is_sent_once_they_are_up() {
     let mut net = Net::cluster(3, 5, &config(2000), 31);
@@ -538,8 +539,8 @@ fn reset_of_a_master_without_replicas_stops_the_cluster() {
     assert!(took < MS(300), "{took:?}\n{}", net.merged_logs());
 }
 
-/// If no link to the expected node has worked before, a different id at its address is no reason for suspicion: here
-/// all nodes restart and two have swapped their addresses.
+/// A different id at a node's address is no reason for suspicion if no link to the node has worked before: here all
+/// nodes restart and two have swapped their addresses.
 #[test]
 fn swapped_addresses_at_startup_cause_no_suspicion() {
     let mut net = six_nodes(5);
@@ -553,7 +554,8 @@ fn swapped_addresses_at_startup_cause_no_suspicion() {
     net.run_until("a replica takes over", replaced);
 }
 
-/// Regression test: of two masters with the same epoch, the one with more data lost it to the one with the smaller id.
+/// Regression test: of two masters with the same epoch, the one with more data lost its data to the one with the
+/// smaller id.
 #[test]
 fn master_with_the_larger_offset_wins_a_collision_within_a_shard() {
     for ahead in [0, 3] {
@@ -572,8 +574,8 @@ fn master_with_the_larger_offset_wins_a_collision_within_a_shard() {
     }
 }
 
-/// The replica learns about the promotion from other nodes only: from the old master, and from the node that answers
-/// its outdated claim.
+/// The replica cannot reach the promoted master. It learns about the promotion from the old master, and from the node
+/// that answers its outdated claim.
 #[test]
 fn replica_follows_a_promoted_master_it_cannot_reach() {
     for seed in 0..20 {

@@ -1,4 +1,4 @@
-//! Membership: MEET, address changes, epoch collisions, FORGET and RESET.
+//! Tests of membership: MEET, address changes, epoch collisions, FORGET and RESET.
 
 use std::time::Duration;
 
@@ -298,7 +298,7 @@ fn saved_state_is_restored() {
 
 #[test]
 fn link_that_drops_all_packets_is_replaced() {
-    // A firewall drops the packets of one direction: node 1 still reaches node 0, so silence detection does not
+    // A firewall drops the packets of one direction only. Node 1 still reaches node 0, so silence detection does not
     // trigger.
     let mut net = Net::cluster(3, 3, &config(2000), 9);
     net.mute(0, 1);
@@ -310,8 +310,8 @@ fn link_that_drops_all_packets_is_replaced() {
 
 #[test]
 fn blacklist_expires_although_meet_is_repeated() {
-    // The FORGET and the operator's MEET spread by gossip at the same time. The FORGET must expire with the time of the
-    // first command.
+    // The FORGET and the operator's MEET spread by gossip at the same time. The FORGET must not be extended by the
+    // receivers.
     let forgetful = ClusterConfig { blacklist_ttl: Duration::from_secs(3), ..config(1000) };
     let mut net = Net::cluster(3, 4, &forgetful, 10);
     let node = net.id(3).to_string();

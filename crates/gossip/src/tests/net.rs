@@ -1,5 +1,5 @@
-//! A simulated network of state machines: one millisecond of latency, nodes that die, pause and restart, partitions,
-//! all driven by one seed. Every packet is encoded and decoded.
+//! A simulated network of state machines with one millisecond of latency, partitions, and nodes that die, pause and
+//! restart. One seed determines a run. Every packet is encoded and decoded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -35,19 +35,19 @@ pub(super) struct Host {
     pub(super) life: Life,
     pub(super) disk: String,
     pub(super) topology: Option<Topology>,
-    /// The node from which this one replicates.
+    /// The master that this host replicates from.
     pub(super) copies: Option<NodeId>,
     pub(super) paused: bool,
     pub(super) offset: u64,
-    /// Whether the host gets no data from its master, while its bus links work.
+    /// Whether the host receives no replication data from its master although its bus links work.
     pub(super) starved: bool,
     /// The `foreign` flag of the last [`ClusterAction::BecomeReplica`] of this host.
     pub(super) foreign: bool,
     pub(super) log: Vec<(Instant, ClusterEvent)>,
     pub(super) dropped: usize,
-    /// Number of keys reported for the slot when the replicas have acknowledged a SETSLOT.
+    /// Number of keys that the host reports for the slot when its replicas have acknowledged a SETSLOT.
     pub(super) keys_in_slot: u64,
-    /// Maps a link of this host to the other host and that host's id for the link.
+    /// For each link of this host, the host at the other end and that host's id for the link.
     links: BTreeMap<LinkId, (usize, LinkId)>,
     backlog: Vec<ClusterInput>,
     pub(super) replies: BTreeMap<u64, Result<OperatorReply, OperatorError>>,
@@ -194,7 +194,8 @@ impl Net {
         self.hosts[index].replies.remove(&token).expect("it is there")
     }
 
-    /// Sends a command without waiting for the reply, which will be in the host's `replies` under the returned token.
+    /// Sends a command without waiting for the reply. The host's `replies` will contain the reply under the returned
+    /// token.
     pub(super) fn ask(&mut self, index: usize, command: OperatorCommand) -> u64 {
         let token = self.sequence;
         self.feed(index, ClusterInput::Command { token, command });
@@ -209,7 +210,7 @@ impl Net {
         self.command(index, OperatorCommand::Failover(mode))
     }
 
-    /// Kills the process as SIGKILL does: connections close, new ones are refused, and the disk is kept.
+    /// Kills the process as SIGKILL does: connections close, new ones are refused, and the files remain.
     pub(super) fn kill(&mut self, index: usize) {
         self.hosts[index].life = Life::Dead;
         self.hosts[index].backlog.clear();
@@ -220,7 +221,7 @@ impl Net {
         self.queue.retain(|_, (to, _)| *to != index);
     }
 
-    /// Restarts the process without its files: with a new id at the same address.
+    /// Restarts the process without its files, so that it has a new id at the same address.
     pub(super) fn restart_as_stranger(&mut self, index: usize) {
         assert_eq!(self.hosts[index].life, Life::Dead);
         let gossip = Gossip::new(self.config_of(index), self.rng(index + 2000));
@@ -239,7 +240,7 @@ impl Net {
         self.feed(index, ClusterInput::Start);
     }
 
-    /// Restarts the process with data up to `offset` on its disk.
+    /// Restarts the process with data up to `offset` on disk.
     pub(super) fn restart_with(&mut self, index: usize, offset: u64) {
         self.hosts[index].offset = offset;
         assert_eq!(self.hosts[index].life, Life::Dead);
@@ -274,7 +275,7 @@ impl Net {
         }
     }
 
-    /// Drops all packets between the hosts of `one` and `other` silently.
+    /// Silently drops all packets between the hosts of `one` and those of `other`.
     pub(super) fn cut(&mut self, one: &[usize], other: &[usize]) {
         for &a in one {
             for &b in other {
@@ -283,7 +284,7 @@ impl Net {
         }
     }
 
-    /// Drops all further packets on the outbound link of `one` to `other` silently.
+    /// Silently drops all further packets on the outbound link of `one` to `other`.
     pub(super) fn mute(&mut self, one: usize, other: usize) {
         let link = self.hosts[one].gossip.node(self.id(other)).and_then(|node| node.link.id());
         self.mute.insert((one, link.expect("there is a link")));
@@ -315,7 +316,7 @@ impl Net {
         self.now = end;
     }
 
-    /// The merged logs of all hosts, for failure messages.
+    /// Returns the merged logs of all hosts, for failure messages.
     pub(super) fn merged_logs(&self) -> String {
         use std::fmt::Write;
         let mut lines: Vec<_> = Vec::new();
@@ -392,7 +393,8 @@ impl Net {
         self.queue.insert((self.now + time, self.sequence), (index, input));
     }
 
-    /// Running replicas receive the stream at once; a paused replica delays the acknowledgement until the timeout.
+    /// Writes a slot change to the replication stream. Running replicas receive it at once; a paused replica delays the
+    /// acknowledgement until the timeout.
     fn tell_replicas(
         &mut self,
         index: usize,
@@ -452,7 +454,7 @@ impl Net {
             ClusterAction::BecomeMaster => self.hosts[index].copies = None,
             ClusterAction::BecomeReplica { master, foreign, .. } => {
                 (self.hosts[index].copies, self.hosts[index].foreign) = (Some(master), foreign);
-                // A master with less data does not accept replicas, so a replica never loses data here.
+                // A master with less data does not accept replicas, so replicas never lose data in these tests.
                 let theirs = self.hosts.iter().find(|host| host.gossip.id() == master);
                 let offset = theirs.map_or(0, |host| host.offset);
                 self.hosts[index].offset = self.hosts[index].offset.max(offset);

@@ -44,7 +44,7 @@ fn corrupt_files_are_rejected_with_the_line_number() {
     let id = "682a4b5ef8e804ea0760a8b55c5618c413389cd8";
     let mine = format!("{id} 127.0.0.1:7000@17000 myself,master - 0 0 1 connected");
     let vars = "vars currentEpoch 3 lastVoteEpoch 2\n";
-    // the lines of a file, and the expected error
+    // Columns: the lines of a file, the expected error
     let table = [
         (String::new(), "line 1: the last line is cut short".to_owned()),
         (vars.to_owned(), "line 1: no line is marked as myself".to_owned()),
@@ -88,9 +88,9 @@ fn handshake_entries_in_nodes_conf_must_not_be_referenced() {
     let vars = "vars currentEpoch 3 lastVoteEpoch 2\n";
     let alone = line(me, "myself,master", "- 0 0 1 connected");
     let met = line(shaken, "handshake", "- 0 0 0 connected");
-    // A handshake without references is dropped; the node will be met again.
+    // A handshake that no other line refers to is dropped; the node will be met again.
     assert_eq!(restore(&format!("{alone}{met}{vars}")).unwrap().nodes().count(), 1);
-    // the lines of a corrupt file, and the expected error
+    // Columns: the lines of a corrupt file, the expected error
     let table = [
         format!("{alone}{}", line(shaken, "handshake", "- 0 0 0 connected 0-100")),
         format!("{}{met}", line(me, "myself,master", &format!("- 0 0 1 connected 5 [5->-{shaken}]"))),

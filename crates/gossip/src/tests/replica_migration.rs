@@ -8,7 +8,7 @@ use slot_routing::{NodeId, Slot};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Three masters; node 0 has replicas 3, 6 and 7, node 1 has 4, node 2 has 5.
+/// Three masters, of which node 0 has the replicas 3, 6 and 7, node 1 has 4, and node 2 has 5.
 fn uneven_cluster(config: &ClusterConfig, seed: u64) -> Net {
     let mut net = Net::cluster(3, 8, config, seed);
     let node = net.id(0).to_string();
@@ -72,15 +72,15 @@ fn master_that_never_had_replicas_is_no_orphan() {
     let node = net.id(0).to_string();
     net.command(4, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
     net.run(MS(15_000));
-    // The only replica of node 1 was moved on purpose.
+    // Node 1 is no orphan, because its only replica was moved on purpose.
     assert_eq!(
         (replicas_of(&net, 0), replicas_of(&net, 1), replicas_of(&net, 2)),
         (vec![3, 4], vec![], vec![])
     );
 }
 
-/// `redis-cli --cluster rebalance --cluster-weight ID=0` announces the last slot first to the target, then to the
-/// source, which may know already, and then to all remaining nodes.
+/// `redis-cli --cluster rebalance --cluster-weight ID=0` announces the new owner of the last slot first to the target,
+/// then to the source, which may know it already, and then to all remaining nodes.
 #[test]
 fn emptied_master_becomes_a_replica_and_rejects_a_late_setslot() {
     let mut net = Net::new(2, &config(2000), 4);

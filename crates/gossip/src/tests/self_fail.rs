@@ -1,4 +1,4 @@
-//! Masters that restart without their data before the other nodes notice.
+//! Tests of masters that restart without their data before the other nodes notice.
 
 use std::time::Duration;
 
@@ -75,8 +75,8 @@ fn empty_master_waits_for_its_replicas_only_until_the_timeout() {
     assert_eq!(net.writer_of(0), Some(0));
 }
 
-/// A partitioned replica misses a failover, and learns about it only when both its old and its new master have lost
-/// their data.
+/// A partitioned replica misses a failover. It learns about the failover only when both its old and its new master have
+/// lost their data.
 #[test]
 fn replica_that_missed_a_failover_takes_over_from_empty_masters() {
     for seed in 0..10 {

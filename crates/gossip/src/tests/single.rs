@@ -45,7 +45,7 @@ fn handle(gossip: &mut Gossip, ms: u64, input: ClusterInput) -> Vec<ClusterActio
     out
 }
 
-/// The header that the replica sends.
+/// Returns a header as the replica sends it.
 fn replica_header(replica: NodeId, master: NodeId, epoch: u64) -> Header {
     let slots = (101..=200).map(|n| slot_routing::Slot::new(n).unwrap()).collect();
     Header {
@@ -151,7 +151,7 @@ fn vote_is_durable_before_it_is_sent_and_given_only_once() {
     assert_eq!(again, &first[2]);
 }
 
-/// Requests a vote with `header` and returns the logged result.
+/// Requests a vote with `header` and returns the logged decision.
 fn ask(gossip: &mut Gossip, ms: u64, header: Header) -> ElectionEvent {
     let link = LinkId::In(9);
     handle(gossip, ms, ClusterInput::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
@@ -185,12 +185,12 @@ fn vote_is_refused_to_other_candidates_of_the_epoch_or_the_same_master() {
     assert_eq!(ask(&mut gossip, 4, by(other, 6)), denied(other, 6, AlreadyVoted));
     let wait = Duration::from_millis(3998);
     assert_eq!(ask(&mut gossip, 5, by(other, 7)), denied(other, 7, VotedForMasterRecently { wait }));
-    // The candidate that has the vote gets another one if it needs a new epoch.
+    // The candidate that got this node's vote gets another one if it needs a new epoch.
     assert_eq!(ask(&mut gossip, 6, by(replica, 8)), granted(replica, 8));
     // The time advances in steps, because a longer gap would be detected as a process pause.
     (1..10).for_each(|step| drop(handle(&mut gossip, 400 * step, ClusterInput::Deadline)));
     assert_eq!(ask(&mut gossip, 4006, by(other, 9)), granted(other, 9));
-    // After a restart the candidate that got the vote of the epoch is unknown.
+    // After a restart the node no longer knows which candidate it voted for in this epoch.
     let mut gossip = restore(&gossip.nodes_conf());
     assert_eq!(ask(&mut gossip, 0, by(other, 9)), denied(other, 9, AlreadyVoted));
 }
@@ -207,7 +207,7 @@ fn redis_nodes_get_only_the_extensions_they_understand() {
         let body = MessageBody::Ping(GossipSection { entries: Vec::new(), extensions });
         let packet = Box::new(Packet { header, body });
         handle(&mut gossip, 2, ClusterInput::Packet { link, packet: packet.clone() });
-        // The reply to the second packet uses what the first packet revealed about the sender.
+        // The reply to the second packet depends on what the first packet revealed about its sender.
         let out = handle(&mut gossip, 2, ClusterInput::Packet { link, packet });
         let answer = out.into_iter().find_map(|action| match action {
             ClusterAction::Send { packet, .. } => Some(*packet),
@@ -243,8 +243,8 @@ fn refused_votes_report_the_reason() {
             _ => None,
         })
     };
-    // Epochs 1 to 4 are older than the restart, and this node may have voted in them; 1 to 3 may also be used by other
-    // nodes.
+    // The epochs 1 to 4 are older than the restart, and this node may have voted in them. The epochs 1 to 3 may also be
+    // used by other nodes.
     for epoch in [1, 2, 3] {
         let (mut gossip, _, master, replica) = voter();
         connect(&mut gossip, 17003);
@@ -389,8 +389,8 @@ fn slot_is_claimed_under_a_new_epoch_even_if_the_import_mark_is_lost() {
 
 #[test]
 fn timed_out_manual_failover_leaves_no_unhandled_deadline() {
-    // A replica without data starts an election only on FORCE. After the timeout without votes, no deadline that the
-    // machine never handles may remain.
+    // A replica without data starts an election only on FORCE. After the election has timed out, no deadline may remain
+    // that the state machine never handles.
     let id = |byte| NodeId::from_random([byte; 20]);
     let (me, master, other) = (id(1), id(2), id(3));
     let text = format!(
@@ -406,7 +406,7 @@ fn timed_out_manual_failover_leaves_no_unhandled_deadline() {
     let force = OperatorCommand::Failover(FailoverMode::Force);
     handle(&mut gossip, 1, ClusterInput::Command { token: 0, command: force });
     for ms in (1..10_000).step_by(50) {
-        // Handling a deadline may create another one that is due at once, but this must come to an end.
+        // Handling a deadline may create another one that is due at once, but not endlessly.
         for _ in 0..5 {
             handle(&mut gossip, ms, ClusterInput::Deadline);
         }
@@ -414,7 +414,8 @@ fn timed_out_manual_failover_leaves_no_unhandled_deadline() {
     }
 }
 
-/// Five masters, of which node 5 is FAIL. Nodes 6 and 7 replicate nodes 1 and 2; this node (9) replicates node 5.
+/// A cluster of five masters, of which node 5 is FAIL. Nodes 6 and 7 replicate nodes 1 and 2; this node (9) replicates
+/// node 5.
 fn candidate() -> (Gossip, impl Fn(u8) -> NodeId) {
     let id = |byte: u8| NodeId::from_random([byte; 20]);
     let mut text = String::new();
@@ -434,8 +435,8 @@ fn candidate() -> (Gossip, impl Fn(u8) -> NodeId) {
     (Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap(), id)
 }
 
-/// Found by the simulator: two masters voted for a candidate and were then replaced. As replicas they reduced the
-/// candidate's count of voters to three, so their two votes became a majority, and another candidate got the other
+/// Found by the simulator: two masters voted for a candidate and were then replaced. As replicas they no longer counted
+/// as voters, so their two votes were a majority of the remaining three masters, and another candidate got the other
 /// votes in the same epoch.
 #[test]
 fn votes_of_masters_replaced_during_the_election_do_not_count() {
@@ -512,7 +513,7 @@ fn vote(gossip: &mut Gossip, voter: NodeId, number: u8, config_epoch: Epoch) {
 }
 
 /// Found by the simulator: an elected replica became a voter that had not voted in its own epoch, and gave that vote to
-/// another candidate: two nodes won the same epoch.
+/// another candidate, so two nodes won the same epoch.
 #[test]
 fn elected_node_votes_for_no_other_candidate_in_its_epoch() {
     let (mut gossip, id) = candidate();

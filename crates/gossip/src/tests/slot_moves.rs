@@ -1,4 +1,4 @@
-//! Slot migrations during failovers.
+//! Tests of slot migrations during failovers.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn import_is_redirected_to_the_promoted_replica_of_the_source() {
         assert_eq!(net.owner_of(1, SLOT), Some(3), "{}", net.merged_logs());
         assert_eq!(importing(&net, 1), Some(net.id(3)));
         assert!(net.hosts[1].gossip.is_serving(), "{}", net.merged_logs());
-        // The return of the old source as a replica changes nothing.
+        // The old source returns as a replica, which does not affect the migration.
         net.restart(0);
         net.run_until("all agree", Net::all_agree);
         assert_eq!(importing(&net, 1), Some(net.id(3)));
@@ -101,7 +101,7 @@ fn fail_over_to(net: &mut Net, replica: usize, slot: u16) {
     net.run_until("all agree", Net::all_agree);
 }
 
-/// Regression test: the source of a migration was failed over. The promoted replica did not know of the migration,
+/// Regression test: the source of a migration was failed over. The promoted replica did not know about the migration,
 /// treated migrated keys as missing and accepted writes for them, and the next MIGRATE overwrote the real values.
 #[test]
 fn migration_continues_after_failovers_of_both_ends() {
@@ -117,7 +117,7 @@ fn migration_continues_after_failovers_of_both_ends() {
     fail_over_to(&mut net, 4, 6000);
     assert_eq!(importing(&net, 4), Some(net.id(3)), "{}", net.merged_logs());
     assert_eq!(migrating(&net, 3), Some(net.id(4)));
-    // The old masters have followed the stream and can become masters again.
+    // The old masters have received the marks as replicas and can become masters again.
     fail_over_to(&mut net, 1, 6000);
     net.failover(0, FailoverMode::Graceful).unwrap();
     net.run_until("the source is the master again", |net| net.hosts[0].gossip.myself().is_master());
@@ -133,8 +133,8 @@ fn migration_continues_after_failovers_of_both_ends() {
     }
 }
 
-/// Regression test: a replica that its master was told to forget keeps replicating. Such a replica kept the mark of a
-/// finished migration.
+/// Regression test: a replica continues replicating after its master was told to forget it. Such a replica still had
+/// the mark of a finished migration.
 #[test]
 fn replica_unknown_to_its_master_still_receives_slot_changes() {
     let mut net = six_nodes(5);
@@ -160,7 +160,7 @@ fn replica_keeps_migration_marks_across_a_restart() {
     }
     net.run_until("all agree", Net::all_agree);
     assert_eq!((migrating(&net, 3), importing(&net, 4)), (Some(net.id(1)), Some(net.id(0))));
-    // A node that joins another shard drops the marks of its old one.
+    // A node that joins another shard drops the marks of its former shard.
     let node = net.id(2).to_string();
     net.command(3, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
     assert_eq!(migrating(&net, 3), None);
@@ -187,8 +187,8 @@ fn setslot_fails_if_a_replica_does_not_acknowledge_it() {
 }
 
 /// Found by the simulator (cluster of five, seed 113): a master restarted with less data than its replica and answered
-/// SETSLOT while it accepted no replica. The source then gave it the slot, and the promoted replica did not know of the
-/// import, so no node served the slot.
+/// SETSLOT while it accepted no replicas. The source then gave it the slot, and the promoted replica did not know about
+/// the import, so no node served the slot.
 #[test]
 fn restarted_master_refuses_setslot_until_it_has_compared_its_data() {
     let mut net = six_nodes(8);
@@ -215,8 +215,7 @@ fn restarted_master_refuses_setslot_until_it_has_compared_its_data() {
 }
 
 /// Regression test: an import was cancelled twice. The first SETSLOT failed because a replica was gone, so the import
-/// was resent to the replicas. The second SETSLOT was already in the stream before the import was resent, and was not
-/// repeated.
+/// mark was resent to the replicas. The second SETSLOT preceded the resent mark in the stream and was not repeated.
 #[test]
 fn slot_state_is_resent_after_a_setslot_that_followed_a_failed_one() {
     let mut net = six_nodes(6);
@@ -317,9 +316,9 @@ fn loaded_snapshot_replaces_all_migration_marks() {
     assert_eq!(net.hosts[3].gossip.topology().migrating().len(), 1, "it stays as it was");
 }
 
-/// Found by the simulator (cluster of seven, seed 2242): a paused replica read in its stream that a slot belonged to
-/// its master, which had been replaced in the meantime. In its view a replica then owned the slot, under a newer epoch
-/// than the actual owner had ever used.
+/// Found by the simulator (cluster of seven, seed 2242): a replica that had been paused read in its stream that a slot
+/// belonged to its master, which had been replaced in the meantime. The replica then assigned the slot to its old
+/// master, by now a replica, with a newer epoch than the actual owner's.
 #[test]
 fn late_stream_event_assigns_no_slot_to_a_demoted_node() {
     let mut net = six_nodes(10);
@@ -344,7 +343,7 @@ fn import_ends_when_another_node_claims_the_slot() {
 fn master_marks_foreign_slots_with_keys_as_importing() {
     let mut net = six_nodes(3);
     let slots = SlotSet::from_iter([slot(), Slot::new(6000).unwrap()]);
-    // A replica has the keys of its master, so it ignores the report.
+    // A replica has its master's keys, so the report of foreign keys is ignored.
     net.feed(4, ClusterInput::ForeignKeysFound { slots: slots.clone(), at_start: true });
     assert_eq!(importing(&net, 4), None);
     net.feed(1, ClusterInput::ForeignKeysFound { slots: slots.clone(), at_start: false });
@@ -400,7 +399,7 @@ fn importing_node_claims_a_slot_that_its_source_gave_away() {
     }
 }
 
-/// Regression test: the source gave the slot away and was then replaced by a replica that knew about the new owner. The
+/// Regression test: the source gave the slot away and was then replaced by a replica that knew the new owner. The
 /// importing node saw no owner of the slot and waited forever.
 #[test]
 fn importing_node_claims_a_slot_whose_source_was_failed_over_after_giving_it_away() {
@@ -420,7 +419,7 @@ fn importing_node_claims_a_slot_whose_source_was_failed_over_after_giving_it_awa
     }
 }
 
-/// An outdated importing mark must not take the slot from the node that it was given to.
+/// An outdated importing mark must not take the slot from its new owner.
 #[test]
 fn stale_import_does_not_take_a_slot_from_its_new_owner() {
     for seed in 0..5 {

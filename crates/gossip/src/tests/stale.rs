@@ -1,4 +1,4 @@
-//! Outdated packets, and the epochs in replicas' headers.
+//! Tests of outdated packets, and of the epochs in replicas' headers.
 
 use std::time::Duration;
 
@@ -54,9 +54,9 @@ fn hear(gossip: &mut Gossip, from: u8, current: u64, claim: u64, master: Option<
 }
 
 /// Found by the simulator (cluster, seed 52307): node 2 replaced node 1, which was paused. Node 1 resumed, followed
-/// node 2, and then read from the other link an older packet that node 2 had sent as the replica of node 1. It took
-/// node 2 for a replica without slots again. Node 2 died before its next message, and node 1 did not start an election
-/// because there were no slots to take over.
+/// node 2, and then read from another link an older packet that node 2 had sent as a replica of node 1. Node 1 again
+/// considered node 2 a replica without slots. Node 2 died before its next message, and node 1 did not start an election
+/// because node 2 seemed to have no slots to take over.
 #[test]
 fn old_packet_does_not_demote_a_promoted_master() {
     let (one, two, three) = (id(1), id(2), id(3));
@@ -77,8 +77,9 @@ fn old_packet_does_not_demote_a_promoted_master() {
 }
 
 /// Found by the simulator (cluster, seed 50419): node 3 became a replica of another master with epoch 6 and announced
-/// it while this node still recorded node 2 as its replica. Node 2's line in `nodes.conf` then got epoch 6. After a
-/// power failure that was read as node 2's own epoch, and its real epoch 5 was ignored from then on.
+/// this epoch while this node still recorded node 2 as the replica of node 3. The line of node 2 in `nodes.conf` then
+/// got epoch 6. After a power failure this epoch was read as node 2's own, and its real epoch 5 was ignored from then
+/// on.
 #[test]
 fn replica_has_no_config_epoch_of_its_own() {
     let (one, two, three, four) = (id(1), id(2), id(3), id(4));
@@ -97,7 +98,7 @@ fn replica_has_no_config_epoch_of_its_own() {
     assert_eq!(gossip.slot_owner(Slot::new(0).unwrap()), Some(two));
 }
 
-/// If a replica took its master's epoch as its own, it would claim slots under that epoch, and other nodes would not
+/// If a replica adopted its master's epoch as its own, it would claim slots under that epoch, and other nodes would not
 /// prefer its claim to that of the failed master.
 #[test]
 fn restarted_replica_takes_over_under_a_new_epoch() {

@@ -1,4 +1,4 @@
-//! Packets from unknown senders: anyone who can reach the bus port may send them.
+//! Tests of packets from unknown senders. Anyone who can reach the bus port may send them.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn id(byte: u8) -> NodeId {
     NodeId::from_random([byte; 20])
 }
 
-/// A master with all slots that knows one other node, with one inbound link.
+/// Restores a master that owns all slots, knows one other node, and has one inbound link.
 fn node() -> Gossip {
     let text = format!(
         "{} 127.0.0.1:7001@17001 myself,master - 0 0 1 connected 0-16383\n\
@@ -81,7 +81,7 @@ fn meet_from_unknown_sender_adds_no_gossiped_nodes() {
     };
     let section = GossipSection { entries: (1000..3000).map(entry).collect(), extensions: Vec::new() };
     say(&mut gossip, 1, header(9, 5, 0), MessageBody::Meet(section));
-    // Nobody but the unknown sender itself was added; it is in handshake.
+    // Only the unknown sender itself was added, in handshake.
     assert_eq!(gossip.nodes().count(), 3);
     assert_eq!(gossip.nodes().filter(|node| node.handshake.is_some()).count(), 1);
 }
@@ -91,7 +91,7 @@ fn impossible_epochs_are_rejected() {
     let mut gossip = node();
     let last = (1 << 62) - 1;
     let update = ConfigUpdate { config_epoch: Epoch(last), id: id(2), slots: SlotSet::new() };
-    // Packets in the name of a known node: a forged current epoch, claim epoch, or UPDATE epoch.
+    // Packets that name a known node as sender, with a forged current epoch, claim epoch, or UPDATE epoch.
     let forged = [
         (header(2, last, 2), MessageBody::Ping(GossipSection::default())),
         (header(2, last, last), MessageBody::Fail(id(2))),
@@ -110,7 +110,7 @@ fn impossible_epochs_are_rejected() {
     assert_eq!(said, 1, "once a link");
     assert_eq!(gossip.current_epoch(), Epoch(5));
     assert_eq!(gossip.node(id(2)).unwrap().config_epoch, Epoch(2));
-    // Later packets from the node are accepted, even after a long absence with a large but possible lead.
+    // Later packets from the named node are accepted, even with a large but possible epoch lead after a long absence.
     say(&mut gossip, 2, header(2, 1_000_000, 900_000), MessageBody::Ping(GossipSection::default()));
     assert_eq!(gossip.current_epoch(), Epoch(1_000_000));
     assert_eq!(gossip.node(id(2)).unwrap().config_epoch, Epoch(900_000));
@@ -147,7 +147,7 @@ fn silent_unknown_links_are_evicted() {
     // At the limit, the longest-silent unknown peer is evicted, but never a known node.
     assert!(accept(&mut gossip, 50, 5000).contains(&close(1)));
     assert!(accept(&mut gossip, 50, 5001).contains(&close(2)));
-    // All other unknown peers time out, and no timer remains.
+    // The remaining unknown peers time out, and no timer remains.
     let mut closed = Vec::new();
     for ms in (100..12_000).step_by(100) {
         closed.extend(handle(&mut gossip, ms, ClusterInput::Deadline).into_iter().filter_map(

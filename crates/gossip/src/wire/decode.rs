@@ -40,9 +40,9 @@ pub enum DecodeError {
     NodeId,
 }
 
-/// The length of the packet at the start of `bytes`, or `None` until the first eight bytes are there.
+/// Returns the length of the packet at the start of `bytes`, or `None` if `bytes` has fewer than eight bytes.
 ///
-/// A reader buffers bytes until the packet is complete. Wrong signatures and lengths are errors at once, before
+/// A reader buffers bytes until the packet is complete. Wrong signatures and lengths are reported at once, before
 /// anything is buffered.
 ///
 /// # Errors
@@ -66,7 +66,7 @@ pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
 /// Decodes one complete packet.
 ///
 /// # Errors
-/// The first malformed field.
+/// A field is malformed, or the length does not match.
 pub fn decode(bytes: &[u8]) -> Result<Packet, DecodeError> {
     if frame_len(bytes)? != Some(bytes.len()) {
         return Err(DecodeError::Length);
@@ -184,7 +184,7 @@ fn optional_id_at(bytes: &[u8], place: usize) -> Result<Option<NodeId>, DecodeEr
     id_at(bytes, place).map(Some)
 }
 
-/// Parses an IP address. Anything else reads as `None`, like an empty field, and the receiver uses the address of the
+/// Parses an IP address. A malformed address is treated like an empty field: the receiver uses the address of the
 /// socket.
 fn ip_at(bytes: &[u8], place: usize) -> Option<IpAddr> {
     let field = &bytes[place..place + IP_BYTES];

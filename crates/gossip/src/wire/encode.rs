@@ -11,7 +11,7 @@ use super::{
 };
 
 impl Packet {
-    /// Returns the packet in its wire format, a header and the data of its type.
+    /// Returns the packet in wire format: the header followed by the data of its message type.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; HEADER_BYTES];

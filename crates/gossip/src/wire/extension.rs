@@ -25,7 +25,8 @@ const CLIENT_IPV6: u16 = 5;
 const CLIENT_PORT: u16 = 6;
 const CLIENT_TLS_PORT: u16 = 7;
 const ZONE: u16 = 8;
-/// A DNS name has at most 253 characters; Redis allows 255 with the NUL.
+/// Maximum length of a string in bytes, with its NUL. A DNS name has at most 253 characters; Redis allows 255 bytes
+/// with the NUL.
 const MAX_TEXT_BYTES: usize = 256;
 
 /// Additional data about the sender of a message.
@@ -42,15 +43,15 @@ pub enum Extension {
         /// How long to keep the node forgotten.
         ttl: Duration,
     },
-    /// The shard id of the sender; replicas announce that of their master.
+    /// The shard id of the sender. A replica announces the shard id of its master.
     Shard(NodeId),
-    /// The address for clients over IPv4, if it differs from that for nodes.
+    /// The address for clients over IPv4, if it differs from the address for nodes.
     ClientIpv4(Ipv4Addr),
-    /// The address for clients over IPv6, if it differs from that for nodes.
+    /// The address for clients over IPv6, if it differs from the address for nodes.
     ClientIpv6(Ipv6Addr),
-    /// The plaintext port for clients, if it differs from that for nodes.
+    /// The plaintext port for clients, if it differs from the port for nodes.
     ClientPort(u16),
-    /// The TLS port for clients, if it differs from that for nodes.
+    /// The TLS port for clients, if it differs from the port for nodes.
     ClientTlsPort(u16),
     /// The availability zone in which the sender runs.
     Zone(String),
@@ -93,8 +94,8 @@ fn decode_one(kind: u16, payload: &[u8]) -> Result<Option<Extension>, DecodeErro
     }))
 }
 
-/// Reads a NUL-terminated string. The string will appear in replies and in `nodes.conf`, so strings with special
-/// characters are skipped like unknown extensions.
+/// Reads a NUL-terminated string. Strings with special characters are skipped like unknown extensions, because the
+/// string will appear in replies and in `nodes.conf`.
 fn text(payload: &[u8]) -> Option<String> {
     let end = payload.iter().position(|&byte| byte == 0)?;
     let text = &payload[..end];
@@ -102,7 +103,7 @@ fn text(payload: &[u8]) -> Option<String> {
     (end < MAX_TEXT_BYTES && plain).then(|| String::from_utf8_lossy(text).into_owned())
 }
 
-/// Parses an IP address; a malformed address is skipped like an unknown extension.
+/// Parses a value such as an IP address. A malformed value is skipped like an unknown extension.
 fn parsed<T: FromStr>(payload: &[u8]) -> Option<T> {
     text(payload)?.parse().ok()
 }

@@ -11,7 +11,7 @@ impl NodeFlags {
     pub const MASTER: Self = Self(1);
     /// The node is a replica of the master named in its own headers.
     pub const REPLICA: Self = Self(2);
-    /// The sender suspects the node.
+    /// The sender suspects that the node is down.
     pub const PFAIL: Self = Self(4);
     /// A majority agrees that the node is down.
     pub const FAIL: Self = Self(8);
@@ -34,7 +34,7 @@ impl NodeFlags {
         self.0 & flag.0 != 0
     }
 
-    /// Returns `flag` if `condition` holds, otherwise no flag.
+    /// Returns `flag` if `condition` is true, otherwise no flag.
     #[must_use]
     pub const fn when(condition: bool, flag: Self) -> Self {
         if condition { flag } else { Self(0) }
@@ -62,9 +62,9 @@ pub struct MessageFlags(pub u8);
 impl MessageFlags {
     /// The sender has paused writes for a manual failover.
     pub const PAUSED: Self = Self(1);
-    /// Vote even if the master is not FAIL, for manual failovers.
+    /// Voters must vote even if the master is not FAIL. Set for manual failovers.
     pub const FORCE_ACK: Self = Self(2);
-    /// The message may contain extensions, and its sender understands those of others.
+    /// The sender understands extensions, and the message may contain some.
     pub const EXTENSIONS: Self = Self(4);
 
     /// Returns whether any bit of `flag` is set.

@@ -189,7 +189,7 @@ fn malformed_packets_are_rejected_with_the_right_error() {
         packet[place..place + bytes.len()].copy_from_slice(bytes);
         packet
     };
-    // the bytes of a packet, and the expected error
+    // Columns: the bytes of a packet, the expected error
     let table = [
         (with(0, b"RCmc"), DecodeError::Signature),
         (with(4, &2257_u32.to_be_bytes()), DecodeError::Length),
@@ -205,7 +205,7 @@ fn malformed_packets_are_rejected_with_the_right_error() {
     for (bytes, error) in table {
         assert_eq!(decode(&bytes), Err(error));
     }
-    // The extension flag with a count of zero is an empty list.
+    // A packet with the extension flag and an extension count of zero is valid.
     assert!(decode(&with(2253, &[4])).is_ok());
     let mut counted = with(2253, &[4]);
     counted[field_offset::EXTENSIONS + 1] = 1;
