@@ -71,8 +71,8 @@ struct Comparison {
 }
 
 impl SelfFail {
-    /// Returns whether this master is still comparing or has declared itself FAIL. Until then it serves neither clients
-    /// nor replicas.
+    /// Returns whether this master is still comparing offsets or has declared itself FAIL. Meanwhile it serves neither
+    /// clients nor replicas.
     pub(crate) fn is_open(&self) -> bool {
         self.comparison().is_some()
     }

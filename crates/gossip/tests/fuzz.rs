@@ -202,7 +202,7 @@ impl Fuzz {
         wire::GossipSection { entries, extensions }
     }
 
-    /// Returns the id of a known node in most cases, otherwise a random id.
+    /// Returns the id of a known node in most cases, otherwise that of an unknown one.
     fn random_id(&mut self) -> NodeId {
         NodeId::from_random([self.rng.random_range(1..KNOWN + 3); 20])
     }
