@@ -35,7 +35,8 @@ const MAGIC: &[u8; 8] = b"RDBTRAFT";
 const VERSION: u32 = 1;
 const FILE_HEADER_BYTES: usize = 12;
 const FRAME_HEADER_BYTES: usize = 12;
-/// Maximum length of a payload. Larger lengths are treated as damage; a frame holds a few hundred bytes per group.
+/// Maximum length of a payload in bytes. Larger lengths are treated as damage, because a frame contains only a few
+/// hundred bytes per group.
 const MAX_PAYLOAD: usize = 16 << 20;
 
 /// An entry of a group's log. Entries with empty data mark the start of a leader's term.
@@ -69,7 +70,7 @@ pub enum GroupChange {
         term: Term,
         /// The index of the last replaced entry.
         index: u64,
-        /// The group's value at that index.
+        /// The group's value after the last replaced entry.
         value: Vec<u8>,
     },
     /// The group was removed together with its state.

@@ -43,7 +43,7 @@ pub enum ClusterInput {
         link: LinkId,
         /// Address of the peer as seen by the socket. The node uses it if the peer does not announce an address.
         peer: IpAddr,
-        /// Local address of the socket. A node without a configured address learns its own address from it.
+        /// Local address of the socket. A node without a configured address adopts this one.
         local: IpAddr,
     },
     /// A requested outbound link is established.

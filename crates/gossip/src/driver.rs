@@ -25,7 +25,7 @@ use crate::{
     ReplicationStatus,
 };
 
-/// Write delay for facts learned from other nodes, so that one write covers many of them. Losing them in a crash is
+/// Write delay for facts learned from other nodes, so that one write covers many facts. Losing them in a crash is
 /// harmless because the nodes gossip them again.
 const SAVE_DELAY: Duration = Duration::from_millis(100);
 

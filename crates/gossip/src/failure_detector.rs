@@ -151,7 +151,7 @@ impl FailureDetector {
         id: NodeId,
         random: &mut Randomness,
     ) -> Vec<Effect> {
-        // Do the cheap checks first, because this runs for every failure report.
+        // Do the cheap check first, because this function runs for every failure report.
         let known = self.reports.get(&id).map_or(0, BTreeMap::len);
         if !state.node(id).is_some_and(Node::is_suspected) || known + 1 < state.quorum() {
             return Vec::new();
@@ -250,7 +250,7 @@ fn set_failed(state: &mut ClusterState, id: NodeId) -> Vec<Effect> {
     [Some(agreed), rank_candidates(state, id), Some(Effect::ConfigChanged)].into_iter().flatten().collect()
 }
 
-/// Sends FAIL to a random sample of the nodes, and to all replicas of the failed node because one of them has to take
+/// Sends FAIL to a random sample of the nodes, and to all replicas of the failed node because a replica has to take
 /// over.
 fn announce_fail(state: &ClusterState, id: NodeId, random: &mut Randomness) -> Vec<Effect> {
     let voters = state.voters();

@@ -124,7 +124,7 @@ impl Header {
 pub enum MessageBody {
     /// Heartbeat request. The receiver replies with PONG.
     Ping(GossipSection),
-    /// Reply to PING and MEET, also used for announcements.
+    /// Reply to PING and MEET. Also sent unrequested, to announce changes.
     Pong(GossipSection),
     /// Asks an unknown node to join the cluster and to reply with PONG.
     Meet(GossipSection),
@@ -165,13 +165,13 @@ pub struct GossipEntry {
     pub pong_received: u32,
     /// The node's IP address; `None` if the sender does not know it.
     pub ip: Option<IpAddr>,
-    /// The primary client port of that node.
+    /// The client port that the described node prefers.
     pub port: u16,
-    /// The cluster bus port of that node.
+    /// The cluster bus port of the described node.
     pub bus_port: u16,
     /// The node's role and health in the sender's view.
     pub flags: NodeFlags,
-    /// The secondary client port of that node; 0 if there is none.
+    /// The other client port of the described node; 0 if it has none.
     pub other_port: u16,
 }
 
@@ -210,7 +210,7 @@ pub enum MessageKind {
     Fail,
     /// PUBLISH, a message on a cluster-wide channel.
     Publish,
-    /// FAILOVER_AUTH_REQUEST, by which a replica asks for votes.
+    /// FAILOVER_AUTH_REQUEST, by which a replica requests votes.
     AuthRequest,
     /// FAILOVER_AUTH_ACK, by which a master votes.
     AuthAck,

@@ -8,7 +8,7 @@ use crate::slot_move::{SlotMove, parse_ranges, parse_slot_moves, slots_of};
 /// The arguments of a CLUSTER SYNCSLOTS command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SyncSlots {
-    /// Asks whether the target supports resumable migrations.
+    /// Queries whether the target supports resumable migrations.
     AskResumable,
     /// Announces a migration, as the first message of its first link.
     Establish(Establish),

@@ -46,7 +46,7 @@ pub enum HandoverCommand {
 pub struct HandoverContext {
     /// Whether this server is a replica. A replica cannot hand over.
     pub is_replica: bool,
-    /// The replicas of this server, and whether each of them is online.
+    /// The replicas of this server, each with whether it is online.
     pub replicas: Vec<(HostPort, bool)>,
 }
 

@@ -104,7 +104,7 @@ pub enum MasterEvent {
         transfer: TransferId,
         /// The log position at which the snapshot was taken.
         position: Position,
-        /// The database selected in the stream at that position; `None` if the stream starts with a SELECT.
+        /// The database selected in the stream at the snapshot's position; `None` if the stream starts with a SELECT.
         db: Option<u16>,
     },
     /// The whole snapshot has been written to its file.
@@ -145,7 +145,7 @@ pub enum MasterEvent {
     },
     /// The connection of a replica was closed, but not by [`MasterAction::Close`].
     Closed {
-        /// The replica that is gone.
+        /// The replica whose connection was closed.
         peer: PeerId,
     },
     /// This node was promoted or demoted; its own replicas stay connected.
@@ -225,7 +225,7 @@ pub enum MasterAction {
         peer: PeerId,
         /// The position from which the stream continues over the main connection.
         position: Position,
-        /// The database selected in the stream at that position; `None` if the stream starts with a SELECT.
+        /// The database selected in the stream at the snapshot's position; `None` if the stream starts with a SELECT.
         db: Option<u16>,
     },
     /// Remove the log cursor of the snapshot connection, because the replica now gets the stream over its main

@@ -55,9 +55,9 @@ pub struct SnapshotPosition {
     pub transfer: TransferId,
     /// The log position at which the snapshot was taken.
     pub position: Position,
-    /// The database selected in the stream at that position; `None` if the stream starts with a SELECT.
+    /// The database selected in the stream at the snapshot's position; `None` if the stream starts with a SELECT.
     pub db: Option<u16>,
-    /// The cursors at that position, one for each replica that gets the snapshot.
+    /// The cursors at the snapshot's position, one for each replica that gets the snapshot.
     pub cursors: Vec<(PeerId, CursorId)>,
 }
 
@@ -205,7 +205,7 @@ pub struct MasterDriver {
 #[derive(Debug)]
 struct PendingCheck {
     checked_at: Instant,
-    /// The end of the log at that check; `None` if a replica was behind.
+    /// The end of the log at the last check; `None` if a replica was behind.
     caught_up_at: Option<ReplOffset>,
     /// Whether writers were throttled after that check.
     is_throttling: bool,

@@ -92,11 +92,11 @@ pub enum ReplicaEvent {
     ReplacingData,
     /// The snapshot was loaded and has replaced the data.
     Loaded,
-    /// The snapshot could not be loaded, and the old data is gone.
+    /// The snapshot could not be loaded, and the old data has been deleted.
     LoadFailed,
     /// The snapshot is invalid; the old data is unchanged.
     LoadRejected,
-    /// The process has applied and logged a part of the stream.
+    /// The process has applied and logged a batch of the stream.
     Applied {
         /// The number of bytes by which the offset advances. A transaction counts when its EXEC is applied.
         bytes: u64,
@@ -701,7 +701,7 @@ impl Replica {
     }
 }
 
-/// Returns the total size of the snapshot parts in these actions.
+/// Returns the total size of the snapshot bytes in these actions.
 fn count_snapshot_bytes(actions: &[ReplicaAction]) -> u64 {
     let len = |action: &ReplicaAction| {
         if let ReplicaAction::Snapshot(bytes) = action { bytes.len() as u64 } else { 0 }

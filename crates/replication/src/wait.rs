@@ -67,9 +67,9 @@ pub struct LogProgress {
 /// The number of copies of the log up to some offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyCount {
-    /// Whether this node has the log on disk up to that offset.
+    /// Whether this node has the required log on disk.
     pub local: bool,
-    /// The number of replicas that have the log up to that offset in memory, or on disk if that was required.
+    /// The number of replicas that have the required log in memory, or on disk if that was required.
     pub replicas: usize,
 }
 

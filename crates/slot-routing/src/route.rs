@@ -52,8 +52,8 @@ pub struct RouteRequest {
     /// Number of the command's keys that do not exist on this node. It is only used while the slot is migrating or
     /// importing.
     pub missing_keys: usize,
-    /// Whether the command moves or copies a key to another database. Such a command is never redirected with ASK, even
-    /// if the other node already stores the key.
+    /// Whether the command moves or copies a key to another database. Such a command gets TRYAGAIN while the slot is
+    /// migrating or importing.
     pub crosses_databases: bool,
 }
 

@@ -407,7 +407,7 @@ pub(crate) mod tests {
         after.mark_importing(slot(150), two.id);
         assert_eq!(after.changes_since(&before), [slot(7), slot(150)]);
         assert_eq!((before.slots_of_my_shard().len(), after.slots_of_my_shard().len()), (100, 99));
-        // All member indices change, but this node's relation to every slot stays the same.
+        // All member indices change, but this node's relation to every slot remains unchanged.
         assert_eq!(of(&[&member(0, Role::Master), &one, &two], 4).changes_since(&before), []);
     }
 

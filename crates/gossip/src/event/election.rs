@@ -56,7 +56,7 @@ pub enum ElectionEvent {
     },
     /// This node refused to vote for a candidate.
     VoteDenied {
-        /// The replica that asked for the vote.
+        /// The replica that requested the vote.
         candidate: NodeId,
         /// The epoch for which the vote was requested.
         epoch: Epoch,
@@ -114,7 +114,7 @@ pub enum VoteDenial {
     MasterIsUp,
     /// This node recently voted for another replica of the same master.
     VotedForMasterRecently {
-        /// Remaining time until this node may vote for another replica of that master.
+        /// Remaining time until this node may vote for another replica of the same master.
         wait: Duration,
     },
     /// This node was started or paused, and no majority has confirmed yet that no other node replaced it.

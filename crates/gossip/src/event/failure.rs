@@ -78,7 +78,7 @@ pub enum FailureEvent {
     Resigned {
         /// The replica with the largest offset.
         replica: NodeId,
-        /// The offset of that replica, which exceeds this node's.
+        /// The replication offset of the replica, which exceeds this node's.
         offset: u64,
     },
     /// No replica took over within `empty-master-timeout`, so this master serves the data that it has.

@@ -169,6 +169,6 @@ fn cluster_nodes_and_info_have_the_format_tools_expect() {
         Err(OperatorError::NotAMaster)
     );
     assert_eq!(net.hosts[2].gossip.failure_reports(&me), Ok(0));
-    // Each of the other five nodes holds one outbound and one inbound link with node 2.
+    // Each of the other five nodes has one outbound and one inbound link with node 2.
     assert_eq!(net.hosts[2].gossip.link_reports().len(), 10);
 }

@@ -195,8 +195,8 @@ fn vote_is_refused_to_other_candidates_of_the_epoch_or_the_same_master() {
     assert_eq!(ask(&mut gossip, 0, by(other, 9)), denied(other, 9, AlreadyVoted));
 }
 
-/// Redis sends extensions only to nodes that set the flag in each message, and sets it in the same place. Redis 7.0
-/// logs a warning for all extensions but the hostname, so it gets the others only after it has sent a shard id.
+/// Redis sends extensions only to nodes that set the extension flag in their messages. Redis 7.0 logs a warning for all
+/// extensions but the hostname, so a Redis node gets the others only after it has sent a shard id.
 #[test]
 fn redis_nodes_get_only_the_extensions_they_understand() {
     let (mut gossip, me, master, replica) = voter();

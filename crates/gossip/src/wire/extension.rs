@@ -40,7 +40,7 @@ pub enum Extension {
     Forgotten {
         /// The id that receivers must forget.
         id: NodeId,
-        /// How long to keep the node forgotten.
+        /// How long receivers must not add the forgotten node again.
         ttl: Duration,
     },
     /// The shard id of the sender. A replica announces the shard id of its master.

@@ -148,7 +148,7 @@ fn replica_that_left_before_the_snapshot_has_no_cursor() {
     assert_eq!(server.take_actions(), []);
 }
 
-/// Delivers a snapshot to a replica and closes its RDB channel. Returns the cursor of that channel.
+/// Delivers a snapshot to a replica and closes the replica's RDB channel. Returns the channel's cursor.
 fn deliver_snapshot(server: &mut MasterFixture) -> CursorId {
     let mut profile = PeerProfile { rdb_channel: true, is_rdb_only: true, ..PeerProfile::default() };
     profile.capabilities.has_eof = true;
