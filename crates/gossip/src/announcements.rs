@@ -17,8 +17,8 @@ struct Announcements<'a> {
 }
 
 impl Announcements<'_> {
-    /// Copies the announced values into the sender's entry. If `all` is false, only the hostname is copied. Returns
-    /// whether the entry changed.
+    /// Copies the announced values into the sender's entry. If `copy_all` is false, only the hostname is copied.
+    /// Returns whether the entry changed.
     fn apply_to(self, node: &mut Node, all: bool) -> bool {
         let set = |field: &mut String, text: &str| {
             let news = field != text;

@@ -122,8 +122,8 @@ impl Election {
         *self = Self::default();
     }
 
-    /// Starts, updates or ends the candidacy. `manual` says whether a manual failover is ready to elect this replica.
-    /// The effects must be applied before [`Election::advance`].
+    /// Starts, updates or ends the candidacy. `is_manual` says whether a manual failover is ready to elect this
+    /// replica. The effects must be applied before [`Election::advance`].
     pub(crate) fn prepare(
         &mut self,
         state: &ClusterState,
@@ -467,8 +467,8 @@ fn ranks_before_us(state: &ClusterState, id: NodeId, offset: ReplOffset) -> bool
     (offset, Reverse(id)) > (state.offset(), Reverse(state.id()))
 }
 
-/// Returns the next epoch. If masters of other shards fail as well, or this candidate has `asked_before`, returns the
-/// next epoch reserved for this shard.
+/// Returns the next epoch. If masters of other shards fail as well, or this candidate has requested votes before
+/// (`has_requested_before`), returns the next epoch reserved for this shard.
 fn choose_epoch(state: &ClusterState, master: NodeId, asked_before: bool) -> Epoch {
     let next = state.current_epoch().next();
     let fails = |id: NodeId| {

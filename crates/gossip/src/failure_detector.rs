@@ -169,7 +169,7 @@ impl FailureDetector {
         effects
     }
 
-    /// Handles the message from the node `from` that the node `about` is FAIL.
+    /// Handles the message from the node `sender` that the node `failed_id` is FAIL.
     pub(crate) fn on_fail(&mut self, state: &mut ClusterState, from: NodeId, about: NodeId) -> Vec<Effect> {
         let Some(failed) = state.node(about).filter(|_| about != state.id()).map(Node::has_failed) else {
             return Vec::new();

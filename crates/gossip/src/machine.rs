@@ -134,7 +134,7 @@ impl Gossip {
         }
     }
 
-    /// Processes one input that happened at `now`, with `wall` as the wall-clock time, and appends the resulting
+    /// Processes one input that happened at `now`, with `wall_time` as the wall-clock time, and appends the resulting
     /// actions to `out`. `now` must not decrease between calls.
     pub fn handle(&mut self, now: Instant, wall: Millis, input: ClusterInput, out: &mut Vec<ClusterAction>) {
         let gap = self.state.begin_step(now, wall);

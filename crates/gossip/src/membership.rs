@@ -46,7 +46,7 @@ pub(crate) fn drop_stale_handshakes(state: &mut ClusterState) -> Vec<Effect> {
     state.due_nodes(deadlines::handshake_deadline).into_iter().map(Effect::RemoveNode).collect()
 }
 
-/// Completes a handshake: replaces the id `temporary` of a node by the id in the header of the node's PONG.
+/// Completes a handshake: replaces the id `temporary_id` of a node by the id in the header of the node's PONG.
 pub(crate) fn finish_handshake(state: &mut ClusterState, temporary: NodeId, header: &Header) -> Vec<Effect> {
     let Some(mut node) = state.nodes.remove(&temporary) else { return Vec::new() };
     let id = header.sender;
@@ -70,8 +70,8 @@ pub(crate) fn update_address(state: &mut ClusterState, id: NodeId, address: Addr
     close.into_iter().chain([log, Effect::ConfigChanged]).collect()
 }
 
-/// Sets this node's IP address to `local`, the local address of the socket on which a message arrived. The socket of a
-/// MEET (`introduced`) has precedence.
+/// Sets this node's IP address to `local_ip`, the local address of the socket on which a message arrived. The socket of
+/// a MEET (`is_meet`) has precedence.
 pub(crate) fn update_my_address(state: &mut ClusterState, local: IpAddr, introduced: bool) -> Vec<Effect> {
     if state.config().announce.ip.is_some() || local.is_unspecified() {
         return Vec::new();
@@ -84,7 +84,7 @@ pub(crate) fn update_my_address(state: &mut ClusterState, local: IpAddr, introdu
     vec![Effect::Log(ClusterEvent::MyAddress(local)), Effect::ConfigChanged]
 }
 
-/// Removes the address of `id`, because the node `found` answers at that address.
+/// Removes the address of `id`, because the node `actual` answers at that address.
 pub(crate) fn forget_address(state: &mut ClusterState, id: NodeId, found: NodeId) -> Vec<Effect> {
     state.known_node_mut(id).address = Address::default();
     vec![

@@ -301,7 +301,8 @@ impl Extensions {
 }
 
 impl Address {
-    /// Returns the address announced in `header`. If it has no IP address, uses `peer`, the remote address of the link.
+    /// Returns the address announced in `header`. A missing IP address is replaced by `peer_ip`, the remote address of
+    /// the link.
     #[must_use]
     pub(crate) fn announced(header: &Header, peer: Option<IpAddr>) -> Self {
         Self {

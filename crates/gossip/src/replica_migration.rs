@@ -36,7 +36,7 @@ impl ReplicaMigration {
         Self { should_have_replicas: state.nodes().filter_map(Node::master).collect(), ..Self::default() }
     }
 
-    /// Updates the set of masters that should have replicas after the role of `id` has changed from `before`.
+    /// Updates the set of masters that should have replicas after the role of `id` has changed from `old_role`.
     pub(crate) fn on_role_change(&mut self, state: &ClusterState, id: NodeId, before: Role) {
         let Some(after) = state.node(id).map(|node| node.role) else { return };
         self.on_replica_left(state, before);

@@ -16,7 +16,7 @@ use crate::wire::MessageKind;
 pub(crate) type Ranges = BTreeMap<NodeId, Vec<(Slot, Slot)>>;
 
 impl ClusterState {
-    /// The text of CLUSTER NODES, one line per node. `via` selects the address that the client can reach.
+    /// The text of CLUSTER NODES, one line per node. `transport` selects the address that the client can reach.
     #[must_use]
     pub fn nodes_text(&self, via: ClientTransport) -> String {
         let mut text = String::new();
@@ -37,7 +37,7 @@ impl ClusterState {
         ranges
     }
 
-    /// The lines of CLUSTER REPLICAS. `via` selects the address that the client can reach.
+    /// The lines of CLUSTER REPLICAS. `transport` selects the address that the client can reach.
     ///
     /// # Errors
     /// The node is unknown or is not a master.

@@ -77,7 +77,7 @@ impl SelfFail {
         self.comparison().is_some()
     }
 
-    /// Starts the comparison. `found` is the offset of the data loaded from disk.
+    /// Starts the comparison. `loaded_offset` is the offset of the data loaded from disk.
     pub(crate) fn start(&mut self, state: &ClusterState, found: ReplOffset) -> Vec<Effect> {
         if state.config().empty_master_timeout.is_zero() {
             return Vec::new();

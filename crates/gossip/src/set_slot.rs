@@ -45,9 +45,10 @@ pub(crate) struct SetSlotRequest {
 enum RequestProgress {
     /// The request has not been written to the replication stream.
     New,
-    /// The request has been written to the stream. `resent` is true if the slot's state was written again afterwards.
+    /// The request has been written to the stream. `is_resent` means that the slot's state was written again
+    /// afterwards.
     Written { resent: bool },
-    /// The replicas have all acknowledged the request (`held`), or have failed to do so in time.
+    /// All replicas have acknowledged the request (`is_acknowledged`), or have failed to do so in time.
     Confirmed { held: bool, resent: bool },
 }
 

@@ -7,7 +7,7 @@ use slot_routing::{NodeId, Slot, Topology};
 use crate::commands::SlotChange;
 
 /// Formats `slot>node,` for each migrating and `slot<node,` for each importing slot. The states are those of
-/// `topology`, updated by the changes in `said`, which are already in the replication stream.
+/// `topology`, updated by the changes in `replicated_changes`, which are already in the replication stream.
 pub fn slot_states<'a>(
     topology: &Topology,
     said: impl IntoIterator<Item = (Slot, &'a SlotChange)>,

@@ -251,7 +251,7 @@ impl FailoverTimeline {
         }
     }
 
-    /// Records that `by` took slots of `node`; ignored unless a failure is being recorded.
+    /// Records that `new_owner` took slots of `node`; ignored unless a failure is being recorded.
     fn record_replacement(&mut self, node: NodeId, by: NodeId, epoch: Epoch, at: Millis) {
         if let Some(record) = self.last_of(node).filter(|record| record.is_open()) {
             record.replaced = Some((by, epoch, at));

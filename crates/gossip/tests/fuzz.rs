@@ -222,7 +222,7 @@ impl Fuzz {
 }
 
 /// Returns a `nodes.conf` of node 1. Odd nodes are masters and each even node replicates its predecessor. With
-/// `replica`, node 1 replicates node 3 instead.
+/// `is_replica`, node 1 replicates node 3 instead.
 fn nodes_conf(replica: bool) -> String {
     let id = |number: u8| NodeId::from_random([number; 20]);
     let mut text = String::new();

@@ -67,7 +67,7 @@ pub struct ImportConditions {
 }
 
 impl ImportConditions {
-    /// Reads the conditions from a topology. `flushed` says that a FLUSHALL or FLUSHDB ran here since the migration
+    /// Reads the conditions from a topology. `was_flushed` says that a FLUSHALL or FLUSHDB ran here since the migration
     /// began.
     #[must_use]
     pub fn new(topology: &Topology, is_replica: bool, job: &Establish, flushed: bool) -> Self {
@@ -133,7 +133,7 @@ pub(crate) struct Import {
 
 impl Import {
     /// Starts a migration announced by a source. The migration fails after `timeout` without input. It also fails when
-    /// the link breaks, unless it is `resumable`.
+    /// the link breaks, unless it can be resumed.
     #[must_use]
     pub(crate) fn new(now: Instant, timeout: Duration, resumable: bool) -> Self {
         let (state, next_ack) = (ImportState::AwaitingAck, now + ACK_PERIOD);

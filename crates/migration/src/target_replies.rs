@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// Parses `bytes`, delivered in chunks of `piece` bytes.
+    /// Parses `bytes`, delivered in chunks of `chunk_size` bytes.
     fn read(bytes: &[u8], piece: usize) -> Result<Vec<TargetReply>, MalformedReply> {
         let (mut from, mut all) = (TargetReplies::default(), Vec::new());
         for piece in bytes.chunks(piece) {

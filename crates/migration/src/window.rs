@@ -25,8 +25,8 @@ impl ResendWindow {
         self.bytes.len() < Self::SIZE
     }
 
-    /// Discards acknowledged bytes. `count` is the number of bytes applied since the start of the migration. Returns
-    /// `false` if `count` is more than was sent, or less than was acknowledged before.
+    /// Discards acknowledged bytes. `applied_bytes` is the number of bytes applied since the start of the migration.
+    /// Returns `false` if `applied_bytes` is more than was sent, or less than was acknowledged before.
     #[must_use]
     pub(crate) fn acknowledge(&mut self, count: u64) -> bool {
         let Some(more) = count.checked_sub(self.first).and_then(|more| usize::try_from(more).ok()) else {

@@ -371,7 +371,7 @@ impl Log {
         Ok(ReplOffset(offset))
     }
 
-    /// Adds a cursor at offset `at`. The log retains the bytes from `at` on, up to the cursor bound.
+    /// Adds a cursor at `offset`. The log retains the bytes from there on, up to the cursor bound.
     pub fn add_cursor(&mut self, at: ReplOffset) -> CursorId {
         self.next_cursor += 1;
         let cursor = CursorId(self.next_cursor);
@@ -379,7 +379,7 @@ impl Log {
         cursor
     }
 
-    /// Adds the cursor of the append-only file at offset `at`, and retains the file's versions of later ranges.
+    /// Adds the cursor of the append-only file at `offset`, and retains the file's versions of later ranges.
     pub fn add_file_cursor(&mut self, at: ReplOffset) -> CursorId {
         let cursor = self.add_own_cursor(at);
         self.file_cursor = Some(cursor);
@@ -450,7 +450,7 @@ impl Log {
         self.cursors.get(&cursor).copied()
     }
 
-    /// Returns whether the bytes from `at` on are still retained.
+    /// Returns whether the bytes from `offset` on are still retained.
     #[must_use]
     pub fn retains(&self, at: ReplOffset) -> bool {
         self.retained.as_ref().is_some_and(|kept| kept.start() <= at.0)
@@ -483,7 +483,7 @@ impl Log {
     }
 
     /// Adopts a master's history ([`Log::adopt_history`]) after its snapshot was loaded. If this node was promoted
-    /// during the load, the history continues under the new id `own`.
+    /// during the load, the history continues under the new id `new_id`.
     pub fn adopt_loaded_history(&mut self, position: Position, own: ReplId) {
         self.adopt_history(position);
         if self.authority.mode() == WriteMode::Master {

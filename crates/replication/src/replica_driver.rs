@@ -204,7 +204,7 @@ impl<M: PartialEq> ReplicaDriver<M> {
         Some(stream)
     }
 
-    /// Makes this node a master whose history continues under the replication id `name`. Must not be called while a
+    /// Makes this node a master whose history continues under the replication id `new_id`. Must not be called while a
     /// batch of the stream is being applied. Returns false if the node already was a master.
     pub fn promote(&mut self, name: ReplId, log: &mut impl LogLock) -> bool {
         let was_replica = self.followed_master.take().is_some();

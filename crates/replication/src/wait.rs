@@ -106,7 +106,7 @@ impl LogProgress {
 }
 
 impl CopyCount {
-    /// Returns whether these copies satisfy the requirement `wanted`.
+    /// Returns whether there are at least the `required` copies.
     #[must_use]
     pub fn satisfies(self, wanted: RequiredCopies) -> bool {
         match wanted {

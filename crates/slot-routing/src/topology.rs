@@ -289,7 +289,7 @@ impl Topology {
         }
     }
 
-    /// Returns this node's relation to the slots of the member with index `owner`, ignoring migrations and imports.
+    /// Returns this node's relation to the slots of the member with this index, ignoring migrations and imports.
     fn stable_ownership(&self, owner: u16) -> Ownership {
         match owner {
             UNASSIGNED => Ownership::Unassigned,

@@ -133,7 +133,7 @@ impl Gossip {
         }
     }
 
-    /// Handles the PONG that completes the handshake with the node that has the id `temporary`. Returns whether the
+    /// Handles the PONG that completes the handshake with the node that has the id `temporary_id`. Returns whether the
     /// sender is now a known node on this link.
     fn finish_handshake(&mut self, link: LinkId, temporary: NodeId, header: &Header) -> bool {
         let sender = header.sender;
@@ -150,7 +150,7 @@ impl Gossip {
         true
     }
 
-    /// Handles a PONG of the node `found` from the address of `expected`, which has moved or no longer exists.
+    /// Handles a PONG of the node `actual` from the address of `expected`, which has moved or no longer exists.
     fn on_mismatched_sender(&mut self, expected: NodeId, found: NodeId) {
         let effects = membership::forget_address(&mut self.state, expected, found);
         self.apply(effects);
@@ -199,7 +199,7 @@ impl Gossip {
     }
 
     /// Processes a gossip entry. Adds an unknown node. For a known node, the health in the entry is a failure report if
-    /// `counts` is set, because the sender is a master with slots.
+    /// `counts_as_report` is set, because the sender is a master with slots.
     fn process_entry(&mut self, sender: NodeId, counts: bool, entry: &GossipEntry) {
         let (id, state) = (entry.id, &mut self.state);
         if state.node(id).is_none() {

@@ -52,7 +52,7 @@ impl Gossip {
         }
     }
 
-    /// Sends a message with a gossip section on the outbound link to `id`.
+    /// Sends a message with a gossip section on the outbound link to `to`.
     pub(super) fn send_gossip(&mut self, id: NodeId, kind: GossipKind) {
         let Some(LinkState::Up { id: link, .. }) = self.state.node(id).map(|node| node.link) else {
             return;

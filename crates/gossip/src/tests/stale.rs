@@ -31,7 +31,7 @@ fn node(lines: &str) -> Gossip {
     gossip
 }
 
-/// Delivers a PING of `from` with the given epochs, master and slots.
+/// Delivers a PING of `sender` with the given epochs, master and slots.
 fn hear(gossip: &mut Gossip, from: u8, current: u64, claim: u64, master: Option<u8>, claimed: &SlotSet) {
     let header = Header {
         sender: id(from),

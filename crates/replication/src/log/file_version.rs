@@ -55,12 +55,12 @@ impl FileVersions {
         }
     }
 
-    /// Returns the versions whose ranges begin at `from` or later.
+    /// Returns the versions whose ranges begin at `offset` or later.
     pub fn from(&self, from: ReplOffset) -> impl Iterator<Item = &FileVersion> {
         self.versions.range(self.versions.partition_point(|version| version.from < from)..)
     }
 
-    /// Removes the versions whose ranges end at or before `at`.
+    /// Removes the versions whose ranges end at or before `offset`.
     pub fn forget_before(&mut self, at: ReplOffset) {
         while let Some(first) = self.versions.front().filter(|first| first.to <= at) {
             self.bytes -= first.commands.len() as u64;

@@ -16,13 +16,13 @@ pub struct OutputLimit {
 }
 
 impl OutputLimit {
-    /// Returns the limits, with values below `bytes` raised to `bytes`, as Valkey does for replicas.
+    /// Returns the limits, raised to at least `min_bytes`, as Valkey does for replicas.
     pub(super) fn raised_to(self, bytes: u64) -> Self {
         let raised = |limit: u64| if limit == 0 { 0 } else { limit.max(bytes) };
         Self { hard: raised(self.hard), soft: raised(self.soft), ..self }
     }
 
-    /// Returns whether the limit is exceeded. `since` stores the time at which the soft limit was first exceeded.
+    /// Returns whether the limit is exceeded. `soft_exceeded_since` stores when the soft limit was first exceeded.
     pub(super) fn is_exceeded(self, now: Instant, pending: u64, since: &mut Option<Instant>) -> bool {
         if self.hard > 0 && pending > self.hard {
             return true;

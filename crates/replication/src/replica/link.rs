@@ -65,7 +65,7 @@ impl Handshake {
         self.waiting == AwaitedReply::Psync
     }
 
-    /// Handles bytes from the master and appends the next requests to `send`.
+    /// Handles bytes from the master and appends the next commands to `requests`.
     pub(super) fn advance(
         &mut self,
         bytes: &[u8],
