@@ -246,8 +246,7 @@ impl MasterDriver {
     }
 
     /// Returns why a replica needs a full synchronisation, if it must use a second connection for the snapshot
-    /// (`+DUALCHANNELSYNC`). The connection that sent PSYNC remains a normal client until the snapshot connection is
-    /// established.
+    /// (`+DUALCHANNELSYNC`). The connection that sent PSYNC remains a normal client until it sends PSYNC again.
     pub fn needs_rdb_channel(
         &self,
         log: &mut impl LogLock,
