@@ -389,7 +389,8 @@ impl SentinelWorld {
         self.sentinel(host).disk.begin(write, injected_bug);
         let fails = !self.simulation.healed && self.simulation.random.percent(3);
         let is_slow = !self.simulation.healed && self.simulation.random.percent(3);
-        let time = self.simulation.random.millis(0, if is_slow { 300 } else { 4 });
+        let time =
+            if is_slow { self.simulation.random.millis(0, 300) } else { self.simulation.draw_sync_time() };
         self.simulation.schedule_after(time, SentinelSimEvent::WriteEnds { host, incarnation, fails });
         if is_slow && self.simulation.random.percent(30) {
             self.simulation.schedule_after(time / 2, SentinelSimEvent::CrashInWrite { host, incarnation });
